@@ -1,0 +1,195 @@
+// Package adapters holds what weir knows about webhook providers: how a request is signed, how fresh it must be, and
+// where the event's identity stands. Everything here is a pure function of its arguments: no clock, no network, no file.
+//
+// An adapter is asked once per request. It answers with the verified events, with a handshake's response, or with a
+// *Refusal whose Cause is one of a closed set. The order of checks is fixed: security headers stand once, then their
+// syntax, then the signature, then freshness, then the body, then the event id. Nothing of the body is believed before
+// the signature holds.
+package adapters
+
+import (
+	"strings"
+	"time"
+)
+
+// Header is one header field, in the order and spelling of the wire.
+type Header struct {
+	Name  string
+	Value string
+}
+
+// Headers is a request's header block in wire order, repeated fields kept. Trailers never belong to it.
+type Headers []Header
+
+// Get returns the value of the first field called name (ASCII case does not matter) and how many such fields there are.
+func (h Headers) Get(name string) (value string, count int) {
+	for i := range h {
+		if strings.EqualFold(h[i].Name, name) {
+			if count == 0 {
+				value = h[i].Value
+			}
+			count++
+		}
+	}
+	return value, count
+}
+
+// Request is one HTTP arrival. Its byte slices and strings belong to the caller and are only read.
+type Request struct {
+	Method string
+	// URL is the address as the provider called it: the endpoint's configured public URL where there is one, else
+	// scheme, host, path and query as received. Only URL-signed schemes and challenges read it.
+	URL     string
+	Headers Headers
+	// Body is the exact raw body: after transfer decoding, before content decoding.
+	Body []byte
+	// At is the moment of arrival by the receiver's clock. All freshness checks use it.
+	At time.Time
+}
+
+// Secret is one trusted version of a shared secret. It prints as "[redacted]" whatever the verb.
+type Secret struct {
+	// Version names the secret version in the inbox, in logs and in metrics, for example "v2". It is not secret.
+	Version string
+	Value   []byte
+}
+
+// PublicKey is one trusted version of a provider's public key.
+type PublicKey struct {
+	Version string
+	// KeyID is the name by which a request asks for this key; empty where the scheme has none.
+	KeyID string
+	// Format is spki_pem, spki_b64, x509_pem, jwk, ed25519_hex or whpk.
+	Format string
+	Data   []byte
+}
+
+// Endpoint is what an adapter may know about the endpoint a request came to.
+type Endpoint struct {
+	ID string
+	// Secrets are all trusted versions, the current one first. The request never chooses among them.
+	Secrets    []Secret
+	PublicKeys []PublicKey
+	// Tolerance bounds the age of a signed timestamp in both directions. 0 means the provider's default.
+	Tolerance time.Duration
+	// Settings are the adapter's own knobs, such as "variant" or "audience". See each adapter's Description.
+	Settings map[string]string
+}
+
+// Event is one logical event of a verified request.
+type Event struct {
+	// ID is the provider's event id: stable over redeliveries, never a hash of the payload.
+	ID   string
+	Type string
+	// ObjectID names the object the event is about; empty where the provider names none.
+	ObjectID string
+	// ObjectVersion orders the states of that object; nil where the provider documents no version.
+	ObjectVersion *int64
+	// CreatedAt is the provider's creation time; zero where there is none.
+	CreatedAt time.Time
+	// Index is the event's position in a request that carries several.
+	Index int
+	// CoalesceKey is set instead of ID for level triggers that have no event id.
+	CoalesceKey string
+}
+
+// Response is an answer that the adapter's provider demands. A zero Status means 200.
+type Response struct {
+	Status      int
+	ContentType string
+	Body        []byte
+}
+
+// Result is the outcome of a request that verified.
+type Result struct {
+	// Events is empty for a handshake or a provider's test call.
+	Events []Event
+	// MatchedVersion is the Version of the secret or public key that verified the request.
+	MatchedVersion string
+	// Handshake says that the request set up or tested the endpoint and carries no event.
+	Handshake bool
+	// Response is the body the provider expects with the 2xx; nil means an empty 200.
+	Response *Response
+}
+
+// Description is the static knowledge about a provider that the edge needs before it calls Verify.
+type Description struct {
+	// Provider is the key used in config, tables and metrics, for example "stripe".
+	Provider string
+	Name     string
+	// SecurityHeaders may stand at most once in a request; Verify refuses repeats.
+	SecurityHeaders []string
+	// KeepHeaders are stored, sealed, beside the payload.
+	KeepHeaders []string
+	// ContentTypes are the accepted media types; empty means any.
+	ContentTypes []string
+	// Tolerance is the default freshness window; 0 means that the scheme signs no time.
+	Tolerance time.Duration
+	// BodyIntegrity is false where the scheme does not sign the body.
+	BodyIntegrity bool
+	// Settings names the accepted Endpoint.Settings keys and what each means.
+	Settings map[string]string
+	// NeedsSecret and NeedsPublicKey say what an endpoint must be configured with, at least one of the named.
+	NeedsSecret    bool
+	NeedsPublicKey bool
+}
+
+// Adapter is the knowledge about one provider. Implementations are stateless and safe for concurrent use.
+type Adapter interface {
+	Describe() Description
+	// CheckEndpoint reports a configuration fault (a secret that does not decode, an unknown setting) in one line that
+	// names the thing and the remedy and never holds a secret's value.
+	CheckEndpoint(ep *Endpoint) error
+	// Verify authenticates the request and reads its envelope. A request that must be refused yields a *Refusal.
+	Verify(req *Request, ep *Endpoint) (Result, error)
+}
+
+// Signer is implemented by adapters whose scheme weir can sign itself, for samples, tests and benchmarks.
+type Signer interface {
+	// Sign returns the headers that make body verify under secret at the given time, Content-Type included. id is used
+	// where the scheme carries the event id in a header; typ likewise.
+	Sign(id, typ string, body []byte, secret Secret, at time.Time) (Headers, error)
+}
+
+// Sampler is implemented by adapters that can make sample bodies.
+type Sampler interface {
+	// SampleTypes lists the event types Sample knows.
+	SampleTypes() []string
+	// Sample returns a realistic body of the given type. seq makes ids differ; version orders states of one object.
+	Sample(typ string, seq int, at time.Time) (id string, body []byte, err error)
+}
+
+// Cause says why a request was refused. The set is closed: it is a metric label.
+type Cause string
+
+// The causes of refusal. The first eight answer 401, the rest 400 unless noted.
+const (
+	MissingSignature   Cause = "missing_signature"   // a security header or signature field is absent
+	MalformedSignature Cause = "malformed_signature" // a security header does not have its form
+	DuplicateHeader    Cause = "duplicate_header"    // a security header stands more than once
+	InvalidSignature   Cause = "invalid_signature"   // no trusted version verifies
+	Stale              Cause = "stale"               // the signed time is too old
+	Future             Cause = "future"              // the signed time is too far ahead
+	UnknownKey         Cause = "unknown_key"         // the request names a key that is not trusted
+	BadClaims          Cause = "bad_claims"          // a signed token's claims do not hold
+	MalformedBody      Cause = "malformed"           // verified, but not an envelope
+	MissingEventID     Cause = "missing_event_id"    // verified, but without identity
+	NoSecret           Cause = "no_secret"           // no usable secret or key: our fault, 503
+	KeyUnavailable     Cause = "key_unavailable"     // a key must be fetched and could not be: our fault, 503
+)
+
+// Refusal is the error of a request that must not be accepted.
+type Refusal struct {
+	Cause Cause
+	// Detail is for logs: it names the header or field, never a value.
+	Detail string
+	// Response overrides the standard answer where a provider demands one.
+	Response *Response
+}
+
+func (r *Refusal) Error() string {
+	if r.Detail == "" {
+		return "adapters: " + string(r.Cause)
+	}
+	return "adapters: " + string(r.Cause) + ": " + r.Detail
+}

@@ -1,0 +1,142 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Errors that callers test with errors.Is.
+var (
+	// ErrUnavailable: nothing was stored, the store cannot be used now. The sender must be told to come again.
+	ErrUnavailable = errors.New("inbox: store unavailable")
+	// ErrCommitUnknown: the transaction may or may not be committed. Never repeat it; the sender must come again.
+	ErrCommitUnknown = errors.New("inbox: commit outcome unknown")
+	// ErrBadEvent: the database refuses this event's own data; its neighbours are not harmed.
+	ErrBadEvent = errors.New("inbox: event data refused")
+	// ErrClosed: the store has been closed and takes no more work.
+	ErrClosed = errors.New("inbox: closed")
+	// ErrLeaseLost: the delivery belongs to another lease or is finished; nothing was written.
+	ErrLeaseLost = errors.New("inbox: lease lost")
+	// ErrPayloadUnreadable: the sealed payload does not open: moved, cut, changed, or its key is gone.
+	ErrPayloadUnreadable = errors.New("inbox: payload does not open")
+	// ErrNotFound: there is no such event.
+	ErrNotFound = errors.New("inbox: not found")
+)
+
+// Header is one kept header field of a receipt.
+type Header struct {
+	Name  string `json:"n"`
+	Value string `json:"v"`
+}
+
+// Event is one logical event of a receipt.
+type Event struct {
+	ProviderEventID string
+	Type            string
+	ObjectID        string
+	ObjectVersion   *int64
+	// CreatedAt is the provider's time; zero means none.
+	CreatedAt time.Time
+	// Index is the event's position in a request that carries several.
+	Index int
+}
+
+// Receipt is one verified HTTP arrival. Body and header strings must belong to the caller: Accept keeps them until it
+// returns, also beyond the end of ctx.
+type Receipt struct {
+	Provider             string
+	EndpointID           string
+	ReceivedAt           time.Time
+	Body                 []byte
+	Headers              []Header
+	MatchedSecretVersion string
+	Events               []Event
+}
+
+// Accepted says what became of one event of a receipt, in the order of Receipt.Events.
+type Accepted struct {
+	// InboxID is the row's id, the earlier one for a duplicate.
+	InboxID uuid.UUID
+	// Duplicate: the event was known; the arrival was counted on its row.
+	Duplicate bool
+	// PayloadConflict: the event was known with other bytes. The first ones stay.
+	PayloadConflict bool
+}
+
+// Ref names one delivery: an event's outbox row for one processor.
+type Ref struct {
+	OutboxID int64
+	InboxID  uuid.UUID
+	Topic    string
+}
+
+// Published is a delivery that stands in its stream.
+type Published struct {
+	Ref
+	// StreamID is the Redis entry id; Epoch is the stream's epoch in which it was added.
+	StreamID string
+	Epoch    string
+}
+
+// Delivery is a leased outbox row with the facts of its event.
+type Delivery struct {
+	Ref
+	LeaseToken uuid.UUID
+	// LeaseUntil is the end of the lease by the database's clock; LeaseFor is what was asked for, counted from the
+	// moment before the lease statement was sent. Local deadlines use LeasedAt + LeaseFor.
+	LeasedAt time.Time
+	LeaseFor time.Duration
+	// Attempt is 1 for the first call of the processor. The lease counts it.
+	Attempt           int
+	Provider          string
+	EndpointID        string
+	ProviderEventID   string
+	EventType         string
+	ObjectID          string
+	ObjectVersion     *int64
+	ProviderCreatedAt time.Time
+	ReceivedAt        time.Time
+	PayloadIndex      int
+
+	payloadID uuid.UUID
+	sealed    []byte
+}
+
+// LeaseResult is what one lease statement found about the ids it was asked for.
+type LeaseResult struct {
+	// Leased belong to the caller until their lease ends.
+	Leased []Delivery
+	// Finished have no open outbox row any more: acknowledge and forget them. FAILED rows count as finished here.
+	Finished []uuid.UUID
+	// Busy are leased elsewhere or not due yet: leave them.
+	Busy []uuid.UUID
+}
+
+// Outcome is how a delivery ended.
+type Outcome string
+
+// The outcomes that stand in processed_event.
+const (
+	Processed  Outcome = "PROCESSED"
+	Superseded Outcome = "SUPERSEDED"
+	Skipped    Outcome = "SKIPPED"
+	Discarded  Outcome = "DISCARDED"
+)
+
+// Subscription says that a processor wants the events of a provider whose endpoint and type match the patterns. A
+// pattern is literal but for '*', which stands for any run of characters.
+type Subscription struct {
+	Processor string
+	Provider  string
+	Endpoint  string
+	Type      string
+}
+
+// Fresh receives the deliveries that this process has just committed. It must not block.
+type Fresh func([]Ref)
+
+// Publish sends refs to Redis and returns those that stand in their stream now.
+type Publish func(ctx context.Context, refs []Ref) ([]Published, error)
