@@ -1,0 +1,31 @@
+package inbox
+
+import (
+	"time"
+)
+
+// Completion says how a delivery is completed.
+type Completion struct {
+	// Gate turns the version gate on: an event whose Version is below the last one applied to the same object by the
+	// same processor ends SUPERSEDED without being applied; an equal one is applied. It needs an object id and does
+	// nothing without one.
+	Gate    bool
+	Version int64
+}
+
+// Backoff bounds the wait before the next attempt. The wait is drawn from [0, min(Max, Base × 2^(attempt−1))] ("full
+// jitter") and added to the database's clock. Exactly, when above zero, is taken as it is.
+type Backoff struct {
+	Base    time.Duration
+	Max     time.Duration
+	Exactly time.Duration
+}
+
+// TxBrokenError says that a handler ended, aborted or broke the transaction it was given, so that nothing of the
+// attempt is committed.
+type TxBrokenError struct {
+	// Reason is free of values, for example "the handler ended the transaction".
+	Reason string
+}
+
+func (e *TxBrokenError) Error() string { return "inbox: transaction broken: " + e.Reason }

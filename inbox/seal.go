@@ -1,0 +1,247 @@
+package inbox
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/klauspost/compress/zstd"
+)
+
+// A sealed payload is
+//
+//	format (1 byte) · flags (1) · data key id (4, big endian) · nonce (12) · AES-256-GCM ciphertext and tag
+//
+// over the kept headers (a length, then JSON) and the raw body, compressed together when that saves at least a
+// sixteenth. The associated data is the 6 bytes in front of the nonce, the payload id and the endpoint id, so that a
+// ciphertext opens only where it was put.
+const (
+	sealFormat     = 1
+	flagZstd       = 1 << 0
+	sealPrefixLen  = 6
+	sealNonceLen   = 12
+	dataKeyLen     = 32
+	openedBytesMax = 256 << 20
+	chunkBytesMax  = 8090
+)
+
+// dataKey is one day's key, unwrapped.
+type dataKey struct {
+	id   uint32
+	aead cipher.AEAD
+}
+
+// sealer seals and opens payloads. Sealing never touches the database: the keys of today and tomorrow are held ahead.
+type sealer struct {
+	keyring *Keyring
+	pool    *pgxpool.Pool
+	enc     *zstd.Encoder
+	dec     *zstd.Decoder
+
+	current atomic.Pointer[map[string]*dataKey] // by day
+	mu      sync.Mutex
+	byID    map[uint32]*dataKey
+}
+
+func newSealer(keyring *Keyring, pool *pgxpool.Pool) (*sealer, error) {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false),
+		zstd.WithSingleSegment(true))
+	if err != nil {
+		return nil, err
+	}
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderMaxMemory(openedBytesMax))
+	if err != nil {
+		return nil, err
+	}
+	return &sealer{keyring: keyring, pool: pool, enc: enc, dec: dec, byID: map[uint32]*dataKey{}}, nil
+}
+
+const dayLayout = "2006-01-02"
+
+// insertDataKeySQL leaves an existing key alone: of several processes one makes the day's key.
+const (
+	insertDataKeySQL = `insert into weir.data_key (day, wrapped) values ($1::date, $2) on conflict (day) do nothing`
+	dataKeyByDaySQL  = `select data_key_id, wrapped from weir.data_key where day = $1::date`
+	dataKeyByIDSQL   = `select day::text, wrapped from weir.data_key where data_key_id = $1`
+)
+
+// ensure makes and loads the keys of the days around now.
+func (s *sealer) ensure(ctx context.Context, now time.Time) error {
+	keys := map[string]*dataKey{}
+	for _, offset := range []int{0, 1} {
+		day := now.UTC().AddDate(0, 0, offset).Format(dayLayout)
+		key, err := s.ensureDay(ctx, day)
+		if err != nil {
+			return err
+		}
+		keys[day] = key
+	}
+	s.current.Store(&keys)
+	return nil
+}
+
+func (s *sealer) ensureDay(ctx context.Context, day string) (*dataKey, error) {
+	if held := s.current.Load(); held != nil {
+		if key := (*held)[day]; key != nil {
+			return key, nil
+		}
+	}
+	var id int32
+	var wrapped []byte
+	err := s.pool.QueryRow(ctx, dataKeyByDaySQL, day).Scan(&id, &wrapped)
+	if errors.Is(err, pgx.ErrNoRows) {
+		raw := make([]byte, dataKeyLen)
+		rand.Read(raw)
+		fresh, wrapErr := s.keyring.aead.Encrypt(raw, dataKeyContext(day))
+		clear(raw)
+		if wrapErr != nil {
+			return nil, fmt.Errorf("inbox: wrap data key: %w", wrapErr)
+		}
+		if _, err = s.pool.Exec(ctx, insertDataKeySQL, day, fresh); err == nil {
+			err = s.pool.QueryRow(ctx, dataKeyByDaySQL, day).Scan(&id, &wrapped)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inbox: data key of %s: %w", day, err)
+	}
+	return s.unwrap(uint32(id), day, wrapped)
+}
+
+func dataKeyContext(day string) []byte { return []byte("weir data key " + day) }
+
+func (s *sealer) unwrap(id uint32, day string, wrapped []byte) (*dataKey, error) {
+	raw, err := s.keyring.aead.Decrypt(wrapped, dataKeyContext(day))
+	if err != nil {
+		return nil, fmt.Errorf("inbox: the keyring does not open the data key of %s: is it the keyring that this database was used with?", day)
+	}
+	block, err := aes.NewCipher(raw)
+	clear(raw)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: data key of %s: %w", day, err)
+	}
+	gcm, err := cipher.NewGCM(block)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: data key of %s: %w", day, err)
+	}
+	key := &dataKey{id: id, aead: gcm}
+	s.mu.Lock()
+	s.byID[id] = key
+	s.mu.Unlock()
+	return key, nil
+}
+
+// keyFor returns the key of t's day. If the day turned while the database was away it is the newest one held.
+func (s *sealer) keyFor(t time.Time) *dataKey {
+	held := *s.current.Load()
+	if key := held[t.UTC().Format(dayLayout)]; key != nil {
+		return key
+	}
+	var newest *dataKey
+	for _, key := range held {
+		if newest == nil || key.id > newest.id {
+			newest = key
+		}
+	}
+	return newest
+}
+
+func (s *sealer) keyByID(ctx context.Context, id uint32) (*dataKey, error) {
+	s.mu.Lock()
+	key := s.byID[id]
+	s.mu.Unlock()
+	if key != nil {
+		return key, nil
+	}
+	var day string
+	var wrapped []byte
+	if err := s.pool.QueryRow(ctx, dataKeyByIDSQL, int32(id)).Scan(&day, &wrapped); err != nil {
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil, fmt.Errorf("%w: its data key is gone", ErrPayloadUnreadable)
+		}
+		return nil, err
+	}
+	return s.unwrap(id, day, wrapped)
+}
+
+// seal compresses and encrypts a payload.
+func (s *sealer) seal(payloadID uuid.UUID, endpointID string, headers []Header, body []byte, at time.Time) ([]byte, error) {
+	head, err := json.Marshal(headers)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: kept headers: %w", err)
+	}
+	plain := make([]byte, 0, binary.MaxVarintLen64+len(head)+len(body))
+	plain = binary.AppendUvarint(plain, uint64(len(head)))
+	plain = append(plain, head...)
+	plain = append(plain, body...)
+
+	var flags byte
+	packed := s.enc.EncodeAll(plain, make([]byte, 0, len(plain)/2+64))
+	if len(packed) < len(plain)-len(plain)/16 {
+		plain, flags = packed, flagZstd
+	}
+	key := s.keyFor(at)
+	sealed := make([]byte, sealPrefixLen+sealNonceLen, sealPrefixLen+sealNonceLen+len(plain)+key.aead.Overhead())
+	sealed[0], sealed[1] = sealFormat, flags
+	binary.BigEndian.PutUint32(sealed[2:], key.id)
+	nonce := sealed[sealPrefixLen : sealPrefixLen+sealNonceLen]
+	rand.Read(nonce)
+	return key.aead.Seal(sealed, nonce, plain, sealContext(sealed[:sealPrefixLen], payloadID, endpointID)), nil
+}
+
+func sealContext(prefix []byte, payloadID uuid.UUID, endpointID string) []byte {
+	ad := make([]byte, 0, sealPrefixLen+len(payloadID)+len(endpointID))
+	ad = append(ad, prefix...)
+	ad = append(ad, payloadID[:]...)
+	return append(ad, endpointID...)
+}
+
+// open reverses seal. Whatever was changed, moved or cut is ErrPayloadUnreadable; other errors are the database's.
+func (s *sealer) open(ctx context.Context, payloadID uuid.UUID, endpointID string, sealed []byte) ([]byte, []Header, error) {
+	if len(sealed) < sealPrefixLen+sealNonceLen || sealed[0] != sealFormat {
+		return nil, nil, fmt.Errorf("%w: missing or of an unknown format", ErrPayloadUnreadable)
+	}
+	key, err := s.keyByID(ctx, binary.BigEndian.Uint32(sealed[2:]))
+	if err != nil {
+		return nil, nil, err
+	}
+	prefix, nonce := sealed[:sealPrefixLen], sealed[sealPrefixLen:sealPrefixLen+sealNonceLen]
+	plain, err := key.aead.Open(nil, nonce, sealed[sealPrefixLen+sealNonceLen:], sealContext(prefix, payloadID, endpointID))
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: it was changed, cut or moved", ErrPayloadUnreadable)
+	}
+	if prefix[1]&flagZstd != 0 {
+		if plain, err = s.dec.DecodeAll(plain, nil); err != nil {
+			return nil, nil, fmt.Errorf("%w: it does not decompress", ErrPayloadUnreadable)
+		}
+	}
+	headLen, n := binary.Uvarint(plain)
+	if n <= 0 || headLen > uint64(len(plain)-n) {
+		return nil, nil, fmt.Errorf("%w: it has no header block", ErrPayloadUnreadable)
+	}
+	var headers []Header
+	if err := json.Unmarshal(plain[n:n+int(headLen)], &headers); err != nil {
+		return nil, nil, fmt.Errorf("%w: its header block does not read", ErrPayloadUnreadable)
+	}
+	return plain[n+int(headLen):], headers, nil
+}
+
+// chunks cuts a sealed payload into pieces that stay inside one page, out of TOAST.
+func chunks(sealed []byte) [][]byte {
+	pieces := make([][]byte, 0, len(sealed)/chunkBytesMax+1)
+	for len(sealed) > chunkBytesMax {
+		pieces = append(pieces, sealed[:chunkBytesMax:chunkBytesMax])
+		sealed = sealed[chunkBytesMax:]
+	}
+	return append(pieces, sealed)
+}
