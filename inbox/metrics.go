@@ -1,0 +1,41 @@
+package inbox
+
+import "github.com/prometheus/client_golang/prometheus"
+
+type metrics struct {
+	commitSeconds    prometheus.Histogram
+	commitEvents     prometheus.Histogram
+	commitUnknown    prometheus.Counter
+	splits           prometheus.Counter
+	payloadConflicts prometheus.Counter
+	defaultPartition prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
+		commitSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "weir_commit_duration_seconds", Help: "Time of one accept transaction.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
+		}),
+		commitEvents: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "weir_commit_events", Help: "Distinct events in one accept transaction.",
+			Buckets: []float64{1, 2, 4, 8, 16, 32, 64, 128, 256},
+		}),
+		commitUnknown: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "weir_commit_unknown_total", Help: "Accept transactions whose outcome is unknown; their senders got 503.",
+		}),
+		splits: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "weir_commit_splits_total", Help: "Batches stored row by row because the database refused the data of one.",
+		}),
+		payloadConflicts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "weir_payload_conflict_total", Help: "Arrivals of a known event with other bytes; the first ones stay.",
+		}),
+		defaultPartition: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "weir_payload_default_partition_rows", Help: "Payload pieces that no day partition covers, as of the last check.",
+		}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.commitSeconds, m.commitEvents, m.commitUnknown, m.splits, m.payloadConflicts, m.defaultPartition)
+	}
+	return m
+}
