@@ -98,6 +98,8 @@ type Response struct {
 	Status      int
 	ContentType string
 	Body        []byte
+	// Headers are further fields that the provider looks for, such as an echoed handshake token.
+	Headers Headers
 }
 
 // Result is the outcome of a request that verified.
@@ -121,12 +123,17 @@ type Description struct {
 	SecurityHeaders []string
 	// KeepHeaders are stored, sealed, beside the payload.
 	KeepHeaders []string
+	// Methods are the accepted HTTP methods; empty means POST alone. Challenges may come by GET or HEAD.
+	Methods []string
 	// ContentTypes are the accepted media types; empty means any.
 	ContentTypes []string
 	// Tolerance is the default freshness window; 0 means that the scheme signs no time.
 	Tolerance time.Duration
 	// BodyIntegrity is false where the scheme does not sign the body.
 	BodyIntegrity bool
+	// EventIDSigned is false where the event id travels outside the signature: a captured request can then be replayed
+	// under a new id, and deduplication alone does not stop it.
+	EventIDSigned bool
 	// Settings names the accepted Endpoint.Settings keys and what each means.
 	Settings map[string]string
 	// NeedsSecret and NeedsPublicKey say what an endpoint must be configured with, at least one of the named.
@@ -185,6 +192,9 @@ type Refusal struct {
 	Detail string
 	// Response overrides the standard answer where a provider demands one.
 	Response *Response
+	// FetchURL goes with KeyUnavailable: where the key stands, already checked by the adapter against the provider's
+	// own hosts. Whoever may use the network fetches it and calls Verify again with the key among Endpoint.PublicKeys.
+	FetchURL string
 }
 
 func (r *Refusal) Error() string {
