@@ -106,7 +106,9 @@ func TestEnvelope_ScanRefuses(t *testing.T) {
 func hostileBodies() map[string][]byte {
 	const size = 1 << 20
 	fill := func(unit string) []byte { return bytes.Repeat([]byte(unit), size/len(unit)) }
-	wrap := func(before, unit, after string) []byte { return append(append([]byte(before), fill(unit)...), after...) }
+	wrap := func(before, unit, after string) []byte {
+		return append(append([]byte(before), fill(unit)...), after...)
+	}
 	keys := []byte("{")
 	for i := 0; len(keys) < size; i++ {
 		keys = fmt.Appendf(keys, `"k%d":0,`, i)
