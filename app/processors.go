@@ -1,0 +1,22 @@
+package app
+
+import (
+	"github.com/weirhq/weir/processors"
+	"github.com/weirhq/weir/processors/payments"
+	"github.com/weirhq/weir/processors/subscriptions"
+)
+
+// teams are the Register functions of all teams: a new team adds its line here, and that is all.
+var teams = []func(*processors.Registry) error{
+	payments.Register,
+	subscriptions.Register,
+}
+
+func registerAll(r *processors.Registry) error {
+	for _, register := range teams {
+		if err := register(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}

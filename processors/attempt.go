@@ -1,0 +1,375 @@
+package processors
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
+
+	"github.com/weirhq/weir/inbox"
+	"github.com/weirhq/weir/inbox/fault"
+)
+
+const (
+	// conflictTriesMax is how often one attempt runs a transaction that Postgres ends in favour of another one.
+	conflictTriesMax = 5
+	conflictWaitBase = 20 * time.Millisecond
+	// overdueAfter is how long past its deadline a handler must still run before a log line names it.
+	overdueAfter   = 5 * time.Second
+	stackFramesMax = 24
+)
+
+// attempt is one call of a processor for one delivery.
+type attempt struct {
+	r       *Runner
+	spec    Spec
+	handler Handler
+	d       *inbox.Delivery
+	// stop is the run context: its end is the shutdown.
+	stop      context.Context
+	startedAt time.Time
+	deadline  time.Time
+	event     Event
+
+	// What the last transaction saw. called: the handler was reached. err: what it returned.
+	called   bool
+	err      error
+	conflict bool
+	skipped  *SkipError
+}
+
+// result is what an attempt came to, before it is recorded.
+type result struct {
+	verdict Verdict
+	after   time.Duration
+	reason  string
+	stack   []string
+	err     error // of the store, for verdicts without a reason of the handler
+}
+
+func (a *attempt) run() result {
+	leaseEnd := a.d.LeasedAt.Add(a.d.LeaseFor)
+	switch {
+	case a.stop.Err() != nil:
+		return result{verdict: VerdictStopped}
+	case a.d.Attempt > a.spec.Attempts:
+		return result{verdict: VerdictFailed, reason: errAttemptsUsed.Error()}
+	case !a.startedAt.Before(leaseEnd):
+		return result{verdict: VerdictStopped, reason: "the lease ended before a worker was free"}
+	}
+	// Everything up to the commit ends with the lease. The shutdown ends it too, but leaves a handler that has ended the
+	// time to commit.
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(a.stop), leaseEnd)
+	defer cancel()
+	defer context.AfterFunc(a.stop, func() { time.AfterFunc(settleTimeout, cancel) })()
+
+	body, headers, err := a.r.store.OpenPayload(ctx, a.d)
+	if errors.Is(err, inbox.ErrPayloadUnreadable) {
+		return result{verdict: VerdictFailed, reason: inbox.ErrPayloadUnreadable.Error()}
+	}
+	if err != nil {
+		return a.judgeStore(err)
+	}
+	a.event = newEvent(a.d, body, headers)
+	a.deadline = time.Now().Add(a.spec.Timeout)
+	if leaseEnd.Before(a.deadline) {
+		a.deadline = leaseEnd
+	}
+	apply, err := a.decode()
+	if err != nil {
+		return a.judge(err)
+	}
+	for try := 1; ; try++ {
+		outcome, err := a.complete(ctx, apply)
+		if err == nil {
+			fault.Point("worker.committed")
+			return a.done(outcome)
+		}
+		a.conflict = a.conflict || isConflict(err)
+		if !a.conflict || try == conflictTriesMax || !a.waitForTry(ctx, try) {
+			if a.err != nil {
+				return a.judge(a.err)
+			}
+			return a.judgeStore(err)
+		}
+	}
+}
+
+// waitForTry waits a random time that grows with the tries, so that two transactions do not meet again.
+func (a *attempt) waitForTry(ctx context.Context, try int) bool {
+	wait := rand.N(conflictWaitBase << try)
+	if time.Now().Add(wait).After(a.deadline) {
+		return false
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-a.stop.Done():
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func (a *attempt) decode() (apply applyFunc, err error) {
+	defer recoverInto(&err)
+	return a.handler.decode(a.event)
+}
+
+// complete runs the delivery's transaction. A Skip after statements is a second transaction, which does not call the
+// handler: that undoes its changes, and a savepoint would cost every event a round trip.
+func (a *attempt) complete(ctx context.Context, apply applyFunc) (inbox.Outcome, error) {
+	a.called, a.err, a.conflict, a.skipped = false, nil, false, nil
+	var completion inbox.Completion
+	if a.spec.Order != nil {
+		completion.Version, completion.Gate = a.spec.Order.gate(a.event)
+	}
+	used, met := false, false
+	outcome, err := a.r.store.Complete(ctx, a.d, completion, func(ctx context.Context, tx pgx.Tx) (inbox.Outcome, error) {
+		a.called = true
+		g := &guard{tx: tx}
+		a.err = a.call(ctx, g, apply)
+		used, met = g.used, g.conflict
+		// A handler may have recovered by a savepoint, so a conflict counts only if the handler has failed.
+		a.conflict = met && a.err != nil
+		if errors.As(a.err, &a.skipped) && !a.conflict && !used {
+			a.err = nil
+			return inbox.Skipped, nil
+		}
+		if a.err != nil {
+			return "", a.err
+		}
+		return inbox.Processed, nil
+	})
+	var broken *inbox.TxBrokenError
+	if errors.As(err, &broken) {
+		a.conflict = a.conflict || met
+	}
+	if a.skipped == nil || !used || a.conflict || !mayUndo(err) {
+		return outcome, err
+	}
+	a.err = nil
+	return a.r.store.Complete(ctx, a.d, completion, func(context.Context, pgx.Tx) (inbox.Outcome, error) {
+		return inbox.Skipped, nil
+	})
+}
+
+// mayUndo says that err is the handler's own: the transaction is rolled back for certain and the lease is still ours.
+func mayUndo(err error) bool {
+	return err != nil && !errors.Is(err, inbox.ErrLeaseLost) && !errors.Is(err, inbox.ErrCommitUnknown)
+}
+
+// call runs the handler under its deadline and takes the transaction away from it afterwards.
+func (a *attempt) call(ctx context.Context, g *guard, apply applyFunc) error {
+	ctx, cancelDeadline := context.WithDeadlineCause(ctx, a.deadline, errDeadline)
+	defer cancelDeadline()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(a.stop, func() { cancel(context.Cause(a.stop)) })()
+	overdue := time.AfterFunc(time.Until(a.deadline)+overdueAfter, func() {
+		a.line(a.r.log.Error()).Msg("attempt.overdue")
+	})
+	defer overdue.Stop()
+
+	err := protect(ctx, g, apply)
+	late := a.stop.Err() == nil && !time.Now().Before(a.deadline)
+	cancel(nil)
+	if fault := g.end(); err == nil {
+		err = fault
+	}
+	if err == nil && late {
+		err = errDeadline
+	}
+	return err
+}
+
+func protect(ctx context.Context, g *guard, apply applyFunc) (err error) {
+	defer recoverInto(&err)
+	return apply(ctx, g)
+}
+
+func recoverInto(err *error) {
+	if v := recover(); v != nil {
+		*err = &panicError{value: v, stack: stack()}
+	}
+}
+
+// stack names functions and lines only: the usual trace prints arguments, which are pieces of memory.
+func stack() []string {
+	pcs := make([]uintptr, stackFramesMax)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(4, pcs)])
+	var lines []string
+	for {
+		f, more := frames.Next()
+		if f.Function != "" {
+			lines = append(lines, f.Function+":"+strconv.Itoa(f.Line))
+		}
+		if !more {
+			return lines
+		}
+	}
+}
+
+func (a *attempt) done(outcome inbox.Outcome) result {
+	switch {
+	case a.skipped != nil && outcome == inbox.Skipped:
+		return result{verdict: VerdictSkipped, reason: mask(a.skipped.Reason, a.event.body)}
+	case outcome == inbox.Superseded:
+		return result{verdict: VerdictSuperseded}
+	case !a.called:
+		return result{verdict: VerdictRepeated}
+	}
+	return result{verdict: VerdictProcessed}
+}
+
+// judge turns a handler's error into a verdict.
+func (a *attempt) judge(err error) result {
+	var (
+		panicked *panicError
+		rejected *RejectError
+		again    *RetryAfterError
+	)
+	verdictGiven := errors.As(err, &rejected) || errors.As(err, &again)
+	stopped := a.stop.Err() != nil && (!verdictGiven || errors.Is(err, context.Canceled))
+	switch {
+	case errors.As(err, &panicked):
+		res := a.again(0, cause("panic", err, a.event.body))
+		res.stack = panicked.stack
+		return res
+	case a.conflict && a.stop.Err() == nil:
+		return a.again(0, cause("conflict", err, a.event.body))
+	case a.conflict || stopped:
+		return result{verdict: VerdictStopped}
+	case rejected != nil:
+		return result{verdict: VerdictRejected, reason: cause("rejected", rejected.Err, a.event.body)}
+	case again != nil:
+		return a.again(again.After, cause("retry", again.Err, a.event.body))
+	case errors.Is(err, errDeadline):
+		return a.again(0, "deadline: "+errDeadline.Error())
+	case !time.Now().Before(a.deadline):
+		return a.again(0, cause("deadline", err, a.event.body))
+	}
+	return a.again(0, cause("error", err, a.event.body))
+}
+
+// judgeStore turns an error of the store itself into a verdict.
+func (a *attempt) judgeStore(err error) result {
+	var broken *inbox.TxBrokenError
+	switch {
+	case errors.Is(err, inbox.ErrLeaseLost):
+		return result{verdict: VerdictFenced, err: err}
+	case errors.Is(err, inbox.ErrCommitUnknown):
+		return result{verdict: VerdictUnknown, err: err}
+	case errors.As(err, &broken):
+		return a.again(0, cause("transaction", err, a.event.body))
+	case a.stop.Err() != nil:
+		return result{verdict: VerdictStopped}
+	}
+	return a.again(0, cause("store", err, a.event.body))
+}
+
+// again asks for a retry, or gives up where the attempts are used up. Zero means the delay of the policy.
+func (a *attempt) again(after time.Duration, reason string) result {
+	if a.d.Attempt >= a.spec.Attempts {
+		return result{verdict: VerdictFailed, reason: reason}
+	}
+	return result{verdict: VerdictRetry, after: after, reason: reason}
+}
+
+// settle records the result where the completion has not done so. It does not depend on the run context: what a
+// stopping process has learned is written down.
+func (a *attempt) settle(res *result) (ack bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.stop), settleTimeout)
+	defer cancel()
+	var err error
+	switch res.verdict {
+	case VerdictRetry:
+		b := inbox.Backoff{Base: a.spec.Backoff.Base, Max: a.spec.Backoff.Max, Exactly: res.after}
+		err = a.r.store.Retry(ctx, a.d, b, res.reason)
+	case VerdictRejected, VerdictFailed:
+		err = a.r.store.Fail(ctx, a.d, res.reason)
+	case VerdictStopped:
+		err = a.r.store.GiveBack(ctx, a.d)
+	case VerdictFenced, VerdictUnknown:
+		return false
+	}
+	switch {
+	case err == nil:
+		return true
+	case errors.Is(err, inbox.ErrLeaseLost):
+		res.verdict = VerdictFenced
+	default:
+		res.verdict = VerdictUnknown
+	}
+	res.err = err
+	return false
+}
+
+func (a *attempt) report(res result) {
+	took, sinceReceived := time.Since(a.startedAt), max(0, time.Since(a.d.ReceivedAt))
+	name, verdict := a.spec.Name, string(res.verdict)
+	a.r.metrics.attempts.WithLabelValues(name, verdict).Inc()
+	a.r.metrics.processSeconds.WithLabelValues(name, verdict).Observe(took.Seconds())
+	level := zerolog.InfoLevel
+	switch res.verdict {
+	case VerdictProcessed:
+		a.r.metrics.receivedToProcessed.WithLabelValues(name).Observe(sinceReceived.Seconds())
+	case VerdictFenced:
+		a.r.metrics.fenced.WithLabelValues(name).Inc()
+		level = zerolog.WarnLevel
+	case VerdictRetry, VerdictUnknown:
+		level = zerolog.WarnLevel
+	case VerdictRejected, VerdictFailed:
+		level = zerolog.ErrorLevel
+	}
+	line := a.line(a.r.log.WithLevel(level)).Str("verdict", verdict).Float64("duration_ms", float64(took.Microseconds())/1000)
+	if status := res.status(); status != "" {
+		line.Str("status", status)
+	}
+	if res.reason != "" {
+		line.Str("reason", res.reason)
+	}
+	if res.err != nil {
+		line.Str("err", cause("store", res.err, a.event.body))
+	}
+	if res.stack != nil {
+		line.Strs("stack", res.stack)
+	}
+	line.Msg("attempt.finished")
+	if a.r.onFinished == nil {
+		return
+	}
+	a.r.onFinished(FinishedAttempt{
+		Processor: name, InboxID: a.d.InboxID, Provider: a.d.Provider, EndpointID: a.d.EndpointID,
+		ProviderEventID: a.d.ProviderEventID, EventType: a.d.EventType, ObjectID: a.d.ObjectID, Attempt: a.d.Attempt,
+		Verdict: res.verdict, Reason: res.reason, Duration: took, SinceReceived: sinceReceived,
+	})
+}
+
+// status is the state in which the attempt leaves the delivery; "" where somebody else decides it.
+func (r result) status() string {
+	switch r.verdict {
+	case VerdictProcessed, VerdictRepeated:
+		return string(inbox.Processed)
+	case VerdictSkipped:
+		return string(inbox.Skipped)
+	case VerdictSuperseded:
+		return string(inbox.Superseded)
+	case VerdictRejected, VerdictFailed:
+		return "FAILED"
+	case VerdictRetry, VerdictStopped:
+		return "PENDING"
+	}
+	return ""
+}
+
+func (a *attempt) line(e *zerolog.Event) *zerolog.Event {
+	return e.Str("inbox_id", a.d.InboxID.String()).Str("endpoint", a.d.EndpointID).Str("provider", a.d.Provider).
+		Str("event_type", sanitise(a.d.EventType)).Str("processor", a.spec.Name).Int("attempt", a.d.Attempt)
+}

@@ -1,0 +1,143 @@
+package processors
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weirhq/weir/inbox"
+)
+
+// fakeStore records what the runner asks for. Its transaction is fakeTx.
+type fakeStore struct {
+	mu      sync.Mutex
+	body    []byte
+	headers []inbox.Header
+	openErr error
+	// finished, if set, is the outcome of a delivery that is done already.
+	finished inbox.Outcome
+	// commit, if set, gives the error of each Complete after apply has returned nil.
+	commit func() error
+	// settle is the error of Retry, Fail and GiveBack.
+	settle error
+	tx     *fakeTx
+
+	completions []inbox.Completion
+	outcome     inbox.Outcome
+	retries     []inbox.Backoff
+	causes      []string
+	failed      int
+	givenBack   int
+}
+
+func (s *fakeStore) OpenPayload(context.Context, *inbox.Delivery) ([]byte, []inbox.Header, error) {
+	return s.body, s.headers, s.openErr
+}
+
+func (s *fakeStore) Complete(ctx context.Context, _ *inbox.Delivery, c inbox.Completion,
+	apply func(context.Context, pgx.Tx) (inbox.Outcome, error),
+) (inbox.Outcome, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.completions = append(s.completions, c)
+	if s.finished != "" {
+		return s.finished, nil
+	}
+	tx := s.tx
+	if tx == nil {
+		tx = &fakeTx{}
+	}
+	outcome, err := apply(ctx, tx)
+	if err != nil {
+		return "", err
+	}
+	if s.commit != nil {
+		if err := s.commit(); err != nil {
+			return "", err
+		}
+	}
+	s.outcome = outcome
+	return outcome, nil
+}
+
+func (s *fakeStore) Retry(_ context.Context, _ *inbox.Delivery, b inbox.Backoff, cause string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.retries, s.causes = append(s.retries, b), append(s.causes, cause)
+	return s.settle
+}
+
+func (s *fakeStore) Fail(_ context.Context, _ *inbox.Delivery, cause string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed++
+	s.causes = append(s.causes, cause)
+	return s.settle
+}
+
+func (s *fakeStore) GiveBack(context.Context, *inbox.Delivery) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.givenBack++
+	return s.settle
+}
+
+// fakeTx answers Exec only.
+type fakeTx struct {
+	pgx.Tx
+	exec func(sql string) error
+}
+
+func (t *fakeTx) Exec(_ context.Context, sql string, _ ...any) (pgconn.CommandTag, error) {
+	if t.exec == nil {
+		return pgconn.NewCommandTag("INSERT 0 1"), nil
+	}
+	return pgconn.CommandTag{}, t.exec(sql)
+}
+
+func delivery(attempt int) inbox.Delivery {
+	return inbox.Delivery{
+		Ref:             inbox.Ref{OutboxID: 1, InboxID: uuid.New(), Topic: "p"},
+		LeaseToken:      uuid.New(),
+		LeasedAt:        time.Now(),
+		LeaseFor:        45 * time.Second,
+		Attempt:         attempt,
+		Provider:        "stripe",
+		EndpointID:      "main",
+		ProviderEventID: "evt_1",
+		EventType:       "invoice.paid",
+		ReceivedAt:      time.Now().Add(-time.Second),
+	}
+}
+
+// handleWith runs one attempt of fn on store and returns what OnFinished saw.
+func handleWith(t *testing.T, ctx context.Context, store *fakeStore, spec Spec, h Handler, d inbox.Delivery) (FinishedAttempt, bool) {
+	t.Helper()
+	var reg Registry
+	spec.Name, spec.Provider = "p", "stripe"
+	if err := reg.Add(spec, h); err != nil {
+		t.Fatal(err)
+	}
+	var seen FinishedAttempt
+	r, err := NewRunner(RunnerConfig{Store: store, Registry: &reg, OnFinished: func(f FinishedAttempt) { seen = f }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ack := r.Handle(ctx, "p", d)
+	if seen.Processor != "p" || seen.InboxID != d.InboxID {
+		t.Fatalf("OnFinished saw %+v", seen)
+	}
+	return seen, ack
+}
+
+func raw(fn func(ctx context.Context, tx Tx) error) Handler {
+	return Raw(func(ctx context.Context, tx Tx, _ Event) error { return fn(ctx, tx) })
+}
+
+var errBoom = errors.New("boom")

@@ -1,0 +1,88 @@
+package processors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Handler is a team's code together with the decoding that it needs. JSON and Raw make one; the zero value is refused
+// by Registry.Add.
+type Handler struct {
+	// decode runs outside the transaction, so that a large payload never holds a connection; what it returns runs inside.
+	decode func(ev Event) (applyFunc, error)
+}
+
+type applyFunc func(ctx context.Context, tx Tx) error
+
+// Raw makes a Handler of a function that reads the payload with Event.Body itself.
+func Raw(fn func(ctx context.Context, tx Tx, ev Event) error) Handler {
+	if fn == nil {
+		return Handler{}
+	}
+	return Handler{decode: func(ev Event) (applyFunc, error) {
+		return func(ctx context.Context, tx Tx) error { return fn(ctx, tx, ev) }, nil
+	}}
+}
+
+// JSON makes a Handler of a function that takes the payload as a T. The whole request body is decoded into it, before
+// the transaction is opened; unknown fields are ignored, names are compared exactly, bytes that are not UTF-8 become
+// U+FFFD. A payload that is no JSON, names a member twice, or does not fit T is rejected: the event is FAILED with the
+// byte position and the types involved, never with content.
+func JSON[T any](fn func(ctx context.Context, tx Tx, ev Event, payload T) error) Handler {
+	if fn == nil {
+		return Handler{}
+	}
+	return Handler{decode: func(ev Event) (applyFunc, error) {
+		var payload T
+		if err := json.Unmarshal(ev.Body(), &payload, jsontext.AllowInvalidUTF8(true)); err != nil {
+			return nil, Reject(&decodeError{reason: decodeReason(err)})
+		}
+		return func(ctx context.Context, tx Tx) error { return fn(ctx, tx, ev, payload) }, nil
+	}}
+}
+
+// decodeError carries a text that is free of payload by construction, so it is saved without masking.
+type decodeError struct{ reason string }
+
+func (e *decodeError) Error() string { return e.reason }
+
+func decodeReason(err error) string {
+	var semantic *json.SemanticError
+	if errors.As(err, &semantic) {
+		if semantic.JSONKind != 0 && semantic.GoType != nil {
+			return fmt.Sprintf("payload does not decode: JSON %s where %s is expected, near byte %d",
+				kindName(semantic.JSONKind), semantic.GoType, semantic.ByteOffset)
+		}
+		return fmt.Sprintf("payload does not decode near byte %d", semantic.ByteOffset)
+	}
+	var syntactic *jsontext.SyntacticError
+	if errors.As(err, &syntactic) {
+		if errors.Is(err, jsontext.ErrDuplicateName) {
+			return fmt.Sprintf("payload names a JSON member twice in one object, at byte %d", syntactic.ByteOffset)
+		}
+		return fmt.Sprintf("payload is not valid JSON at byte %d", syntactic.ByteOffset)
+	}
+	return "payload does not decode as JSON"
+}
+
+func kindName(k jsontext.Kind) string {
+	switch k {
+	case 'n':
+		return "null"
+	case 't', 'f':
+		return "boolean"
+	case '"':
+		return "string"
+	case '0':
+		return "number"
+	case '{', '}':
+		return "object"
+	case '[', ']':
+		return "array"
+	}
+	return "value"
+}
