@@ -33,8 +33,10 @@ type attempt struct {
 	// stop is the run context: its end is the shutdown.
 	stop      context.Context
 	startedAt time.Time
-	deadline  time.Time
 	event     Event
+
+	// deadline is the end of the handler's time: Timeout from its call on, but never past the lease.
+	deadline time.Time
 
 	// What the last transaction saw. called: the handler was reached. err: what it returned.
 	called   bool
@@ -53,7 +55,7 @@ type result struct {
 }
 
 func (a *attempt) run() result {
-	leaseEnd := a.d.LeasedAt.Add(a.d.LeaseFor)
+	leaseEnd := a.leaseEnd()
 	switch {
 	case a.stop.Err() != nil:
 		return result{verdict: VerdictStopped}
@@ -76,10 +78,6 @@ func (a *attempt) run() result {
 		return a.judgeStore(err)
 	}
 	a.event = newEvent(a.d, body, headers)
-	a.deadline = time.Now().Add(a.spec.Timeout)
-	if leaseEnd.Before(a.deadline) {
-		a.deadline = leaseEnd
-	}
 	apply, err := a.decode()
 	if err != nil {
 		return a.judge(err)
@@ -100,12 +98,12 @@ func (a *attempt) run() result {
 	}
 }
 
+// leaseEnd is the end of the lease by the local monotonic clock, not later than by the database's.
+func (a *attempt) leaseEnd() time.Time { return a.d.LeasedAt.Add(a.d.LeaseFor) }
+
 // waitForTry waits a random time that grows with the tries, so that two transactions do not meet again.
 func (a *attempt) waitForTry(ctx context.Context, try int) bool {
 	wait := rand.N(conflictWaitBase << try)
-	if time.Now().Add(wait).After(a.deadline) {
-		return false
-	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
@@ -167,6 +165,11 @@ func mayUndo(err error) bool {
 
 // call runs the handler under its deadline and takes the transaction away from it afterwards.
 func (a *attempt) call(ctx context.Context, g *guard, apply applyFunc) error {
+	// The wait for a connection is over by now and costs the handler nothing of its time.
+	a.deadline = time.Now().Add(a.spec.Timeout)
+	if leaseEnd := a.leaseEnd(); leaseEnd.Before(a.deadline) {
+		a.deadline = leaseEnd
+	}
 	ctx, cancelDeadline := context.WithDeadlineCause(ctx, a.deadline, errDeadline)
 	defer cancelDeadline()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -252,7 +255,7 @@ func (a *attempt) judge(err error) result {
 		return a.again(again.After, cause("retry", again.Err, a.event.body))
 	case errors.Is(err, errDeadline):
 		return a.again(0, "deadline: "+errDeadline.Error())
-	case !time.Now().Before(a.deadline):
+	case a.called && !time.Now().Before(a.deadline):
 		return a.again(0, cause("deadline", err, a.event.body))
 	}
 	return a.again(0, cause("error", err, a.event.body))
