@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -16,6 +18,10 @@ import (
 // driver's text for a connection string that does not parse quotes it, so that text is left out.
 func open(ctx context.Context, dsn string) (*sql.DB, error) {
 	cfg, err := pgx.ParseConfig(dsn)
+	var pathErr *fs.PathError
+	if errors.As(err, &pathErr) {
+		return nil, fmt.Errorf("migrations: the database address names a file that cannot be read: %w", pathErr)
+	}
 	if err != nil {
 		return nil, errors.New("migrations: the database address does not parse; " +
 			"write postgres://user:password@host:5432/database, with special characters in the password percent-encoded")
@@ -43,7 +49,24 @@ func connectError(cfg *pgx.ConnConfig, err error) error {
 		}
 		return fmt.Errorf("migrations: %s: %w", where, pgErr)
 	}
-	return fmt.Errorf("migrations: %s cannot be reached; is Postgres running there? %w", where, err)
+	return fmt.Errorf("migrations: %s cannot be reached; is Postgres running there? %w", where, &lineError{err})
+}
+
+// lineError is the driver's connect error on one line. The driver tells the same cause once per address and attempt.
+type lineError struct{ err error }
+
+func (e *lineError) Unwrap() error { return e.err }
+
+func (e *lineError) Error() string {
+	var op *net.OpError
+	var dns *net.DNSError
+	switch {
+	case errors.As(e.err, &dns):
+		return dns.Error()
+	case errors.As(e.err, &op):
+		return op.Error()
+	}
+	return strings.Join(strings.Fields(e.err.Error()), " ")
 }
 
 func address(cfg *pgx.ConnConfig) string {
