@@ -11,9 +11,9 @@ const redacted = "[redacted]"
 // String returns "[redacted]".
 func (Secret) String() string { return redacted }
 
-// Format writes "[redacted]" for every verb and flag, so that no format string can show the value. It also covers
-// structs, slices and maps that hold a Secret in exported fields; fmt cannot call methods on unexported ones, so a type
-// that keeps a Secret in an unexported field needs its own Format.
+// Format writes "[redacted]" for every verb and flag. It also covers structs, slices and maps that hold a Secret in
+// exported fields. fmt asks no method in two cases: for %p, which go vet refuses, and for unexported fields, so that a
+// type that keeps a Secret in one needs a Format of its own.
 func (Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
 
 // MarshalJSON encodes the secret as the string "[redacted]".
