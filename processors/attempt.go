@@ -117,7 +117,8 @@ func (a *attempt) waitForTry(ctx context.Context, try int) bool {
 
 func (a *attempt) decode() (apply applyFunc, err error) {
 	defer recoverInto(&err)
-	return a.handler.decode(a.event)
+	apply, err = a.handler.decode(a.event)
+	return apply, examine(err)
 }
 
 // complete runs the delivery's transaction. A Skip after statements is a second transaction, which does not call the
@@ -194,7 +195,17 @@ func (a *attempt) call(ctx context.Context, g *guard, apply applyFunc) error {
 
 func protect(ctx context.Context, g *guard, apply applyFunc) (err error) {
 	defer recoverInto(&err)
-	return apply(ctx, g)
+	return examine(apply(ctx, g))
+}
+
+// examine calls the methods of a handler's error while a panic of theirs still counts as the handler's: a nil pointer in
+// an error interface is the usual one.
+func examine(err error) error {
+	if err != nil {
+		_ = isConflict(err) || errors.Is(err, context.Canceled)
+		_ = err.Error()
+	}
+	return err
 }
 
 func recoverInto(err *error) {

@@ -49,17 +49,7 @@ func cause(kind string, err error, body []byte) string {
 		}
 		return cut(sanitise(text)+": "+mask(pgErr.Message, body), causeBytesMax)
 	}
-	return cut(text+": "+mask(errorText(err), body), causeBytesMax)
-}
-
-// errorText calls err.Error, which belongs to the team and may panic.
-func errorText(err error) (text string) {
-	defer func() {
-		if recover() != nil {
-			text = "error without a text"
-		}
-	}()
-	return err.Error()
+	return cut(text+": "+mask(err.Error(), body), causeBytesMax)
 }
 
 // typeName names the first error of the chain whose type says more than that there is a text.

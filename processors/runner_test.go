@@ -199,6 +199,7 @@ func TestRunner_Handle_panic(t *testing.T) {
 		"an error":        func(context.Context, Tx) error { panic(errBoom) },
 		"a nil map":       func(context.Context, Tx) error { var m map[string]int; m["x"] = 1; return nil },
 		"a value":         func(context.Context, Tx) error { panic(struct{ Secret string }{"4711"}) },
+		"a nil error":     func(context.Context, Tx) error { var err *RejectError; return err },
 		"a nil interface": func(context.Context, Tx) error { panic(nil) }, //nolint:govet // the case under test
 	} {
 		t.Run(name, func(t *testing.T) {
