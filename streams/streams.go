@@ -20,6 +20,14 @@ func epochKey(topic string) string  { return streamKey(topic) + ":epoch" }
 // probeKey belongs to the monitor. The stream of that name never exists; the key of that name is a short-lived value.
 const probeKey = "weir:probe"
 
+// mute drops what the client library would print to standard error: every error it prints is returned too, and is logged
+// here with its context.
+type mute struct{}
+
+func (mute) Printf(context.Context, string, ...any) {}
+
+func init() { redis.SetLogger(mute{}) }
+
 // Streams is one process's connection to Redis. It is safe for concurrent use.
 type Streams struct {
 	cfg Config
