@@ -1,0 +1,381 @@
+package app
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/weirhq/weir/app/ingress"
+)
+
+// Config is everything a weir process is told. It is read from one YAML file; environment variables override single
+// keys. Zero means default; secrets stand in files that the config names, never in the config itself.
+type Config struct {
+	// Listen is the address of the public listener. Defaults to 127.0.0.1:8080.
+	Listen string `yaml:"listen" env:"WEIR_LISTEN"`
+	// TLS makes the public listener speak HTTPS with its own certificate, which is read again when the files change.
+	TLS TLS `yaml:"tls"`
+	// PlainHTTP allows requests that came over neither HTTPS nor a trusted proxy that says so. Defaults to false.
+	PlainHTTP bool `yaml:"plain_http" env:"WEIR_PLAIN_HTTP"`
+	// TrustedProxies are addresses or CIDR ranges whose X-Forwarded-For and X-Forwarded-Proto are believed.
+	TrustedProxies []string `yaml:"trusted_proxies" env:"WEIR_TRUSTED_PROXIES"`
+	// Admin is the address of the listener for health and metrics. Defaults to 127.0.0.1:9090.
+	Admin string `yaml:"admin" env:"WEIR_ADMIN"`
+	// Database is the Postgres that holds everything. It has no default.
+	Database Database `yaml:"database"`
+	// Redis hands events on faster. Left out, processors take their work straight from Postgres.
+	Redis Redis `yaml:"redis"`
+	// Keyring is the path of the file whose keys seal payloads. It has no default; `weir dev` makes one.
+	Keyring string `yaml:"keyring" env:"WEIR_KEYRING"`
+	// Roles says what this process does: ingress, relay, processors, reconcile. Defaults to all four.
+	Roles []Role `yaml:"roles" env:"WEIR_ROLES"`
+
+	Limits   Limits   `yaml:"limits"`
+	Timeouts Timeouts `yaml:"timeouts"`
+
+	// Endpoints are the addresses that providers post to: /hooks/<id>.
+	Endpoints []Endpoint `yaml:"endpoints"`
+	// Processors tunes teams' processors by name.
+	Processors map[string]ProcessorTuning `yaml:"processors"`
+	// LogLevel is debug, info, warn or error. Defaults to info.
+	LogLevel string `yaml:"log_level" env:"WEIR_LOG_LEVEL"`
+
+	path string // the file it was read from; empty if it was made in code
+}
+
+// TLS names the certificate of the public listener. Both files are PEM.
+type TLS struct {
+	Cert string `yaml:"cert" env:"WEIR_TLS_CERT"`
+	Key  string `yaml:"key" env:"WEIR_TLS_KEY"`
+}
+
+// Database says where Postgres is: an address, or a file that holds one.
+type Database struct {
+	URL     string `yaml:"url" env:"DATABASE_URL"`
+	URLFile string `yaml:"url_file" env:"DATABASE_URL_FILE"`
+	// Writers is the number of transactions that accept at one time. Defaults to 4.
+	Writers int `yaml:"writers" env:"WEIR_DATABASE_WRITERS"`
+	// WorkerConnsMax bounds the connections on which processors run. Defaults to one for each worker, at most 32.
+	WorkerConnsMax int `yaml:"worker_conns_max" env:"WEIR_DATABASE_WORKER_CONNS_MAX"`
+}
+
+// Redis says where Redis is: an address, or a file that holds one. Both empty means direct mode.
+type Redis struct {
+	URL     string `yaml:"url" env:"REDIS_URL"`
+	URLFile string `yaml:"url_file" env:"REDIS_URL_FILE"`
+}
+
+// Limits bound what a sender can make weir hold.
+type Limits struct {
+	// BodyBytesMax is the largest accepted body in bytes. Defaults to 1 MiB.
+	BodyBytesMax int64 `yaml:"body_bytes_max" env:"WEIR_BODY_BYTES_MAX"`
+	// InFlightBytesMax bounds the bytes of all bodies being handled at one time. Defaults to 256 MiB.
+	InFlightBytesMax int64 `yaml:"in_flight_bytes_max" env:"WEIR_IN_FLIGHT_BYTES_MAX"`
+	// EndpointRate and EndpointBurst are the token bucket of each endpoint that has none of its own, in requests per
+	// second and requests. 0 means no limit.
+	EndpointRate  float64 `yaml:"endpoint_rate"`
+	EndpointBurst int     `yaml:"endpoint_burst"`
+	// ProviderRate and ProviderBurst are the token bucket that all endpoints of one provider share. 0 means no limit.
+	ProviderRate  float64 `yaml:"provider_rate"`
+	ProviderBurst int     `yaml:"provider_burst"`
+}
+
+// Timeouts bound how long things may take.
+type Timeouts struct {
+	// Read is the time a request may take to arrive, headers and body. Defaults to 15 s.
+	Read time.Duration `yaml:"read"`
+	// Idle is the time a kept connection may be silent. Defaults to 60 s.
+	Idle time.Duration `yaml:"idle"`
+	// Commit bounds one accept transaction; what does not commit in it is answered 503. Defaults to 5 s.
+	Commit time.Duration `yaml:"commit"`
+	// Start is the time that opening Postgres may take. Defaults to 10 s.
+	Start time.Duration `yaml:"start"`
+	// Grace is the time between the signal to stop and the end of the process. Defaults to 30 s.
+	Grace time.Duration `yaml:"grace" env:"WEIR_GRACE"`
+}
+
+// Endpoint is one configured ingress for one provider account.
+type Endpoint struct {
+	// ID is the last part of the address: lower-case letters, digits, '-' and '_'.
+	ID string `yaml:"id"`
+	// Provider names the adapter, for example stripe.
+	Provider string `yaml:"provider"`
+	// Secrets is the path of a secret document with the current and the previous signing secrets.
+	Secrets string `yaml:"secrets"`
+	// PublicKeys are the provider's keys, for schemes that sign with a private one.
+	PublicKeys []PublicKey `yaml:"public_keys"`
+	// PublicURL is the address as the provider calls it, for schemes that sign the address.
+	PublicURL string `yaml:"public_url"`
+	// Types are the wanted event types; '*' stands for any run of characters. Empty means every type.
+	Types []string `yaml:"types"`
+	// Unsupported says what happens to an unwanted type: ack (200, not stored) or reject (422). Defaults to ack.
+	Unsupported string `yaml:"unsupported"`
+	// Rate and Burst replace limits.endpoint_rate and limits.endpoint_burst for this endpoint.
+	Rate  float64 `yaml:"rate"`
+	Burst int     `yaml:"burst"`
+	// Tolerance bounds the age of a signed timestamp. Defaults to what the provider documents.
+	Tolerance time.Duration `yaml:"tolerance"`
+	// Settings are the adapter's own knobs.
+	Settings map[string]string `yaml:"settings"`
+	// Disabled endpoints answer 404.
+	Disabled bool `yaml:"disabled"`
+}
+
+// PublicKey names one public key of a provider.
+type PublicKey struct {
+	Version string `yaml:"version"`
+	KeyID   string `yaml:"key_id"`
+	// Format is spki_pem, spki_b64, x509_pem, jwk, ed25519_hex or whpk.
+	Format string `yaml:"format"`
+	// File is the path of the key.
+	File string `yaml:"file"`
+}
+
+// ProcessorTuning changes how one processor is run by this process.
+type ProcessorTuning struct {
+	// Workers is the number of deliveries handled at one time. 0 means the processor's own number.
+	Workers int `yaml:"workers"`
+}
+
+// Role is one part of weir's work that a process can take on.
+type Role string
+
+// The roles.
+const (
+	RoleIngress    Role = "ingress"    // serves /hooks/<endpoint>
+	RoleRelay      Role = "relay"      // hands committed events to Redis
+	RoleProcessors Role = "processors" // calls teams' processors
+	RoleReconcile  Role = "reconcile"  // repairs what crashes left behind
+)
+
+// Roles lists all roles in the order in which they stop.
+func Roles() []Role { return []Role{RoleIngress, RoleRelay, RoleProcessors, RoleReconcile} }
+
+// Load reads the config file at path, lays the environment over it and validates the result. An empty path means
+// environment only. The error is a *ConfigError that holds every fault.
+func Load(path string) (Config, error) { return LoadWith(path, nil) }
+
+// LoadWith is Load with a change, such as the flags of a command, that comes after the environment and before the
+// validation.
+func LoadWith(path string, change func(*Config)) (Config, error) {
+	return load(path, env.ToMap(os.Environ()), change, Config.Validate)
+}
+
+// LoadDatabase is Load for commands that need the database alone: of the rest only the syntax is checked.
+func LoadDatabase(path string) (Config, error) {
+	return load(path, env.ToMap(os.Environ()), nil, Config.validateDatabase)
+}
+
+func load(path string, environ map[string]string, change func(*Config), validate func(Config) error) (Config, error) {
+	cfg := Config{path: path}
+	var faults []Fault
+	if path != "" {
+		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return cfg, &ConfigError{Faults: []Fault{{File: path, Problem: "there is no such file",
+				Remedy: "name one with --config or WEIR_CONFIG (docs/config.md shows a sample)"}}}
+		}
+		if err != nil {
+			return cfg, &ConfigError{Faults: []Fault{{File: path, Problem: plainCause(err), Remedy: "make the file readable for weir"}}}
+		}
+		dec := yaml.NewDecoder(bytes.NewReader(text))
+		dec.KnownFields(true)
+		faults = append(faults, yamlFaults(path, text, dec.Decode(&cfg))...)
+	}
+	faults = append(faults, cfg.override(environ)...)
+	if change != nil {
+		change(&cfg)
+	}
+	// What could be read is checked too, so that one run shows everything.
+	err := validate(cfg)
+	var more *ConfigError
+	if errors.As(err, &more) {
+		faults = append(faults, more.Faults...)
+	} else if err != nil {
+		return cfg, err
+	}
+	if len(faults) > 0 {
+		return cfg, &ConfigError{Faults: faults}
+	}
+	return cfg, nil
+}
+
+// override lays the environment over the file. An address from the environment also wins over a url_file of the file.
+func (c *Config) override(environ map[string]string) []Fault {
+	file := *c
+	err := env.ParseWithOptions(c, env.Options{Environment: environ})
+	if environ["DATABASE_URL"] != "" && environ["DATABASE_URL_FILE"] == "" {
+		c.Database.URLFile = ""
+	} else if environ["DATABASE_URL_FILE"] != "" && environ["DATABASE_URL"] == "" {
+		c.Database.URL = ""
+	}
+	if environ["REDIS_URL"] != "" && environ["REDIS_URL_FILE"] == "" {
+		c.Redis.URLFile = ""
+	} else if environ["REDIS_URL_FILE"] != "" && environ["REDIS_URL"] == "" {
+		c.Redis.URL = ""
+	}
+	c.path, c.Endpoints, c.Processors = file.path, file.Endpoints, file.Processors
+	var all env.AggregateError
+	if !errors.As(err, &all) {
+		return nil
+	}
+	var faults []Fault
+	for _, e := range all.Errors {
+		f := Fault{File: "environment", Problem: "a variable cannot be read", Remedy: "see docs/config.md"}
+		var pe env.ParseError
+		if errors.As(e, &pe) {
+			f.Key, f.Problem, f.Remedy = envName(pe.Name), "is not "+kindOf(pe.Type.String()), "correct or unset the variable"
+		}
+		faults = append(faults, f)
+	}
+	return faults
+}
+
+// envName finds the variable that fills the field called name.
+func envName(name string) string {
+	var find func(t reflect.Type) string
+	find = func(t reflect.Type) string {
+		for f := range t.Fields() {
+			if f.Name == name && f.Tag.Get("env") != "" {
+				return f.Tag.Get("env")
+			}
+			if f.Type.Kind() == reflect.Struct {
+				if s := find(f.Type); s != "" {
+					return s
+				}
+			}
+		}
+		return ""
+	}
+	return find(reflect.TypeFor[Config]())
+}
+
+func (c Config) withDefaults() Config {
+	def := func(p *string, v string) {
+		if *p == "" {
+			*p = v
+		}
+	}
+	dur := func(p *time.Duration, v time.Duration) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	def(&c.Listen, "127.0.0.1:8080")
+	def(&c.Admin, "127.0.0.1:9090")
+	def(&c.LogLevel, "info")
+	if len(c.Roles) == 0 {
+		c.Roles = Roles()
+	}
+	if c.Database.Writers == 0 {
+		c.Database.Writers = 4
+	}
+	if c.Limits.BodyBytesMax == 0 {
+		c.Limits.BodyBytesMax = ingress.DefaultBodyLimit
+	}
+	if c.Limits.InFlightBytesMax == 0 {
+		c.Limits.InFlightBytesMax = ingress.DefaultInflightBytesMax
+	}
+	dur(&c.Timeouts.Read, ingress.DefaultReadTimeout)
+	dur(&c.Timeouts.Idle, ingress.DefaultIdleTimeout)
+	dur(&c.Timeouts.Commit, ingress.DefaultCommitTimeout)
+	dur(&c.Timeouts.Start, 10*time.Second)
+	dur(&c.Timeouts.Grace, 30*time.Second)
+	c.Endpoints = slices.Clone(c.Endpoints)
+	for i := range c.Endpoints {
+		ep := &c.Endpoints[i]
+		def(&ep.Unsupported, "ack")
+		if ep.Rate == 0 {
+			ep.Rate = c.Limits.EndpointRate
+		}
+		if ep.Burst == 0 {
+			ep.Burst = c.Limits.EndpointBurst
+		}
+	}
+	return c
+}
+
+// resolve makes a path of the config relative to the folder that the config file stands in.
+func (c *Config) resolve(path string) string {
+	if path == "" || filepath.IsAbs(path) || c.path == "" {
+		return path
+	}
+	return filepath.Join(filepath.Dir(c.path), path)
+}
+
+var (
+	unknownKeyRE = regexp.MustCompile(`^line (\d+): field (.+) not found in type app\.(\w+)$`)
+	wrongTypeRE  = regexp.MustCompile("(?s)^line (\\d+): cannot unmarshal .* into (\\S+)$")
+	twiceRE      = regexp.MustCompile(`^line (\d+): mapping key "(.+)" already defined at line (\d+)$`)
+	syntaxRE     = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.+)$`)
+)
+
+// yamlFaults turns a decoder's error into faults. Values never appear in them: one may be a password.
+func yamlFaults(path string, text []byte, err error) []Fault {
+	var te *yaml.TypeError
+	switch {
+	case err == nil || errors.Is(err, io.EOF):
+		return nil
+	case !errors.As(err, &te):
+		m := syntaxRE.FindStringSubmatch(err.Error())
+		if m == nil {
+			return []Fault{{File: path, Problem: "is not YAML", Remedy: "correct the syntax"}}
+		}
+		return []Fault{{File: path, Line: m[1], Problem: "is not YAML: " + m[2], Remedy: "correct the syntax"}}
+	}
+	var doc yaml.Node
+	_ = yaml.Unmarshal(text, &doc) // it parsed before
+	var faults []Fault
+	for _, e := range te.Errors {
+		f := Fault{File: path, Problem: "cannot be read", Remedy: "docs/config.md lists all keys"}
+		if m := unknownKeyRE.FindStringSubmatch(e); m != nil {
+			f.Line, f.Problem = m[1], "unknown key"
+			if near := nearest(m[2], m[3]); near != "" {
+				f.Remedy = fmt.Sprintf("did you mean %q?", near)
+			} else {
+				f.Remedy = "remove it (docs/config.md lists all keys)"
+			}
+		} else if m := wrongTypeRE.FindStringSubmatch(e); m != nil {
+			f.Line, f.Problem, f.Remedy = m[1], "the value is not "+kindOf(m[2]), "correct it"
+		} else if m := twiceRE.FindStringSubmatch(e); m != nil {
+			f.Line, f.Problem, f.Remedy = m[1], "the key stands twice", "remove this one or the one in line "+m[3]
+		}
+		line, _ := strconv.Atoi(f.Line)
+		f.Key = keyAt(&doc, line)
+		faults = append(faults, f)
+	}
+	return faults
+}
+
+// kindOf says in words what a Go type wants to read.
+func kindOf(typ string) string {
+	switch {
+	case typ == "time.Duration":
+		return "a duration such as 30s or 5m"
+	case typ == "bool":
+		return "true or false"
+	case typ == "string":
+		return "one piece of text"
+	case strings.HasPrefix(typ, "int"):
+		return "a whole number"
+	case strings.HasPrefix(typ, "float"):
+		return "a number"
+	case strings.HasPrefix(typ, "[]"):
+		return "a list"
+	default:
+		return "a section with keys of its own"
+	}
+}

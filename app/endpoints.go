@@ -1,0 +1,174 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/weirhq/weir/adapters"
+	"github.com/weirhq/weir/app/ingress"
+)
+
+// endpoints is what the edge looks its endpoints up in. It does not change after openEndpoints; secrets do.
+type endpoints struct {
+	byID   map[string]*ingress.Endpoint
+	trusts map[string]*trust
+	limits map[string]ingress.Limit
+}
+
+func (e *endpoints) lookup(id string) (*ingress.Endpoint, bool) {
+	ep, ok := e.byID[id]
+	return ep, ok
+}
+
+func (e *endpoints) providerLimits() map[string]ingress.Limit { return e.limits }
+
+// usable is nil if every enabled endpoint has something to verify with.
+func (e *endpoints) usable() error {
+	var without []string
+	for id, ep := range e.byID {
+		if ep.Disabled {
+			continue
+		}
+		if trusted, err := ep.Secrets(); err != nil || trusted == nil {
+			without = append(without, id)
+		}
+	}
+	if len(without) > 0 {
+		slices.Sort(without)
+		return fmt.Errorf("no usable secret for endpoint %s", strings.Join(without, ", "))
+	}
+	return nil
+}
+
+func (c Config) openEndpoints() (*endpoints, error) {
+	k := &checker{file: c.path}
+	e := &endpoints{byID: map[string]*ingress.Endpoint{}, trusts: map[string]*trust{}, limits: map[string]ingress.Limit{}}
+	for i, ep := range c.Endpoints {
+		opened, t := c.openEndpoint(k, i, ep)
+		if opened == nil {
+			continue
+		}
+		e.byID[ep.ID], e.trusts[ep.ID] = opened, t
+		if c.Limits.ProviderRate > 0 {
+			e.limits[ep.Provider] = ingress.Limit{PerSecond: c.Limits.ProviderRate, Burst: c.Limits.ProviderBurst}
+		}
+	}
+	if len(k.faults) > 0 {
+		return nil, &ConfigError{Faults: k.faults}
+	}
+	return e, nil
+}
+
+func (c Config) checkEndpoints(k *checker) {
+	if len(c.Endpoints) == 0 && c.Has(RoleIngress) {
+		k.add("endpoints", "add one with id, provider and secrets, or leave role ingress out", "none is configured")
+	}
+	seen := map[string]bool{}
+	for i, ep := range c.Endpoints {
+		if ep.ID != "" && seen[ep.ID] {
+			k.add(endpointKey(i, ep), "give each endpoint an id of its own", "the id stands twice")
+		}
+		seen[ep.ID] = true
+		c.openEndpoint(k, i, ep)
+	}
+}
+
+func endpointKey(i int, ep Endpoint) string {
+	if ep.ID == "" {
+		return fmt.Sprintf("endpoints.%d", i)
+	}
+	return "endpoints." + ep.ID
+}
+
+var endpointIDRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// openEndpoint checks one endpoint, reads its secrets and keys, and lets the adapter check them. It returns nil after a
+// fault.
+func (c Config) openEndpoint(k *checker, i int, ep Endpoint) (*ingress.Endpoint, *trust) {
+	key, before := endpointKey(i, ep), len(k.faults)
+	if !endpointIDRE.MatchString(ep.ID) {
+		k.add(key+".id", "use 1 to 64 letters, digits, '-', '_' and '.'", "is not an id")
+	}
+	switch ep.Unsupported {
+	case "", ingress.UnsupportedAck, ingress.UnsupportedReject:
+	default:
+		k.add(key+".unsupported", "use ack or reject", "is neither")
+	}
+	if slices.Contains(ep.Types, "") {
+		k.add(key+".types", "remove it, or leave types out to take every type", "an empty type is in the list")
+	}
+	if ep.Rate < 0 || ep.Burst < 0 {
+		k.add(key+".rate", "give requests per second and a burst above 0, or leave both out", "a rate or burst is negative")
+	} else if ep.Rate == 0 && ep.Burst > 0 {
+		k.add(key+".burst", "set the rate too, or leave both out", "a burst without a rate limits nothing")
+	}
+	if ep.PublicURL != "" {
+		if problem := checkURL(ep.PublicURL); problem != "" {
+			k.add(key+".public_url", "write it as the provider calls it", "%s", problem)
+		}
+	}
+	adapter, known := adapters.Lookup(ep.Provider)
+	if !known {
+		k.add(key+".provider", "there are: "+strings.Join(providers(), ", "), "there is no adapter for %q", ep.Provider)
+		return nil, nil
+	}
+	t := c.openTrust(k, key, adapter, ep)
+	if t == nil || len(k.faults) > before {
+		return nil, nil
+	}
+	return &ingress.Endpoint{
+		ID: ep.ID, Provider: ep.Provider, Adapter: adapter, Secrets: t.endpoint,
+		BodyLimit: c.Limits.BodyBytesMax, Types: ep.Types, Unsupported: ep.Unsupported,
+		Rate: ep.Rate, Burst: ep.Burst, Disabled: ep.Disabled, PublicURL: ep.PublicURL,
+	}, t
+}
+
+func providers() []string {
+	var names []string
+	for _, a := range adapters.All() {
+		names = append(names, a.Describe().Provider)
+	}
+	return names
+}
+
+// publicKeys reads the endpoint's public keys from their files.
+func (c Config) publicKeys(k *checker, key string, ep Endpoint) (keys []adapters.PublicKey, ok bool) {
+	ok = true
+	for i, pk := range ep.PublicKeys {
+		data, err := os.ReadFile(c.resolve(pk.File))
+		if err != nil || pk.File == "" {
+			if err == nil {
+				err = errors.New("no file is named")
+			}
+			k.add(fmt.Sprintf("%s.public_keys.%d.file", key, i), "name the file that holds the provider's public key", "%s", plainCause(err))
+			ok = false
+			continue
+		}
+		keys = append(keys, adapters.PublicKey{Version: pk.Version, KeyID: pk.KeyID, Format: pk.Format, Data: data})
+	}
+	return keys, ok
+}
+
+// EndpointURL is the address of an endpoint: its public URL if it has one, else the listener's.
+func (c Config) EndpointURL(id string) string {
+	c = c.withDefaults()
+	for _, ep := range c.Endpoints {
+		if ep.ID == id && ep.PublicURL != "" {
+			return ep.PublicURL
+		}
+	}
+	scheme := "http"
+	if c.TLS.Cert != "" {
+		scheme = "https"
+	}
+	host, port, err := net.SplitHostPort(c.Listen)
+	if err == nil && (host == "" || host == "0.0.0.0" || host == "::") {
+		host = "localhost"
+	}
+	return scheme + "://" + net.JoinHostPort(host, port) + "/hooks/" + id
+}
