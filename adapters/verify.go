@@ -203,6 +203,9 @@ func checkSecrets(ep *Endpoint, d Description) error {
 	if len(ep.Secrets) == 0 {
 		return fmt.Errorf("adapters: endpoint %s: no secret: %s needs its signing secret", ep.ID, d.Provider)
 	}
+	if len(ep.PublicKeys) > 0 && !d.NeedsPublicKey {
+		return fmt.Errorf("adapters: endpoint %s: %s knows no public keys: remove them", ep.ID, d.Provider)
+	}
 	versions := make([]string, 0, len(ep.Secrets))
 	for _, s := range ep.Secrets {
 		if s.Version == "" || slices.Contains(versions, s.Version) {

@@ -305,6 +305,11 @@ func checkEndpoint(t *testing.T, a adapters.Adapter, v Vector) {
 	if d.NeedsSecret || d.NeedsPublicKey {
 		faults["no secret"] = func(ep *adapters.Endpoint) { ep.Secrets, ep.PublicKeys = nil, nil }
 	}
+	if d.NeedsSecret && !d.NeedsPublicKey {
+		faults["a public key"] = func(ep *adapters.Endpoint) {
+			ep.PublicKeys = []adapters.PublicKey{{Version: "k1", Format: "whpk"}}
+		}
+	}
 	if len(v.Endpoint.Secrets) > 0 {
 		for _, bad := range []string{"", "  ", "\n", "whsec_"} {
 			faults[fmt.Sprintf("the secret %q", bad)] = func(ep *adapters.Endpoint) { ep.Secrets[0].Value = []byte(bad) }
