@@ -40,7 +40,7 @@ returning version`
 	finishSQL = `
 with gone as (
   delete from weir.webhook_outbox
-  where outbox_id = $1 and lease_token = $2 and status = 'PENDING'
+  where outbox_id = $1 and lease_token = $2 and coalesce(status, '') = 'PENDING'
     and ($3 = '' or pg_current_xact_id()::text = $3)
   returning inbox_id
 )
@@ -48,7 +48,7 @@ update weir.webhook_inbox i set
   open_deliveries = i.open_deliveries - 1,
   status = case when i.open_deliveries > 1 then 'PENDING' when i.failed_deliveries > 0 then 'FAILED' else 'PROCESSED' end,
   finished_at = case when i.open_deliveries > 1 then null else clock_timestamp() end
-from gone where i.inbox_id = gone.inbox_id`
+from gone where i.inbox_id = any (array[gone.inbox_id])`
 )
 
 // Complete finishes a leased delivery in one transaction: the marker, the version gate if asked for, apply, the outbox
@@ -60,7 +60,13 @@ from gone where i.inbox_id = gone.inbox_id`
 // Errors: whatever apply returned, as it is; *TxBrokenError; ErrLeaseLost; ErrCommitUnknown when even the marker cannot
 // be read afterwards. After any error nothing is committed, but for ErrCommitUnknown, where that is not known.
 func (s *Store) Complete(ctx context.Context, d *Delivery, c Completion, apply func(context.Context, pgx.Tx) (Outcome, error)) (Outcome, error) {
-	tx, err := s.completions.Begin(ctx)
+	// The connection is held until after the commit has been judged: a notice about the commit stays on it.
+	conn, err := s.completions.Acquire(ctx)
+	if err != nil {
+		return "", wrap("complete", err)
+	}
+	defer conn.Release()
+	tx, err := conn.Conn().Begin(ctx)
 	if err != nil {
 		return "", wrap("complete", err)
 	}
@@ -74,15 +80,30 @@ func (s *Store) Complete(ctx context.Context, d *Delivery, c Completion, apply f
 			return "", err
 		}
 	}
-	tag, err := tx.Exec(ctx, finishSQL, d.OutboxID, d.LeaseToken, xid)
+	finished, err := finish(ctx, tx, d, xid)
 	if err != nil {
 		return "", wrap("complete", err)
 	}
-	if tag.RowsAffected() != 1 {
+	if !finished {
 		return "", s.whyNotFinished(ctx, tx, d, xid)
 	}
 	fault.Point("worker.before_commit")
 	return s.commitCompletion(ctx, tx, d, outcome)
+}
+
+// finish deletes the outbox row and closes the event if our lease still holds. The handler's planner settings end here:
+// a plan made while the tables were small must not scan them when they are large.
+func finish(ctx context.Context, tx pgx.Tx, d *Delivery, xid string) (bool, error) {
+	var batch pgx.Batch
+	batch.Queue(`set local enable_seqscan = off`)
+	batch.Queue(finishSQL, d.OutboxID, d.LeaseToken, xid)
+	results := tx.SendBatch(ctx, &batch)
+	if _, err := results.Exec(); err != nil {
+		results.Close()
+		return false, err
+	}
+	tag, err := results.Exec()
+	return tag.RowsAffected() == 1, errors.Join(err, results.Close())
 }
 
 // mark writes the marker and passes the gate. A non-empty outcome says that there is nothing to apply. xid is empty if
@@ -181,7 +202,7 @@ update weir.webhook_outbox set lease_token = null, lease_until = null,
   published_at = null, stream_id = null, stream_epoch = null, last_error = $3,
   next_attempt_at = clock_timestamp() + case when $4::float8 > 0 then $4::float8
     else random() * least($6::float8, $5::float8 * power(2, least(attempt_count, 30) - 1)) end * interval '1 second'
-where outbox_id = $1 and lease_token = $2 and status = 'PENDING'`
+where outbox_id = $1 and lease_token = $2 and coalesce(status, '') = 'PENDING'`
 
 // Retry ends a lease with a further attempt later, by the database's clock. cause must be masked already.
 func (s *Store) Retry(ctx context.Context, d *Delivery, b Backoff, cause string) error {
@@ -192,13 +213,13 @@ const failSQL = `
 with f as (
   update weir.webhook_outbox set lease_token = null, lease_until = null,
     status = 'FAILED', failed_at = clock_timestamp(), last_error = $3
-  where outbox_id = $1 and lease_token = $2 and status = 'PENDING' returning inbox_id
+  where outbox_id = $1 and lease_token = $2 and coalesce(status, '') = 'PENDING' returning inbox_id
 )
 update weir.webhook_inbox i set
   open_deliveries = i.open_deliveries - 1, failed_deliveries = i.failed_deliveries + 1,
   status = case when i.open_deliveries > 1 then 'PENDING' else 'FAILED' end,
   finished_at = case when i.open_deliveries > 1 then null else clock_timestamp() end
-from f where i.inbox_id = f.inbox_id`
+from f where i.inbox_id = any (array[f.inbox_id])`
 
 // Fail ends a delivery as FAILED. It stays until an operator replays it. cause must be masked already.
 func (s *Store) Fail(ctx context.Context, d *Delivery, cause string) error {
@@ -209,7 +230,7 @@ const giveBackSQL = `
 update weir.webhook_outbox set lease_token = null, lease_until = null,
   published_at = null, stream_id = null, stream_epoch = null,
   attempt_count = greatest(attempt_count - 1, 0), next_attempt_at = clock_timestamp()
-where outbox_id = $1 and lease_token = $2 and status = 'PENDING'`
+where outbox_id = $1 and lease_token = $2 and coalesce(status, '') = 'PENDING'`
 
 // GiveBack ends a lease as if it had not been: the attempt does not count and the delivery is due at once.
 func (s *Store) GiveBack(ctx context.Context, d *Delivery) error {

@@ -21,7 +21,8 @@ order by o.next_attempt_at limit $1 for update skip locked`
 
 const markClaimedSQL = `
 update weir.webhook_outbox o set published_at = clock_timestamp(), stream_id = p.stream_id, stream_epoch = p.epoch
-from unnest($1::bigint[], $2::text[], $3::text[]) as p (outbox_id, stream_id, epoch) where o.outbox_id = p.outbox_id`
+from unnest($1::bigint[], $2::text[], $3::text[]) as p (outbox_id, stream_id, epoch)
+where o.outbox_id = any (array[p.outbox_id])`
 
 // ClaimUnpublished locks up to limit due deliveries that stand in no stream, hands them to publish and marks those that
 // publish returns, in one transaction: a crash in between publishes again, never too little. Deliveries younger than age
@@ -51,17 +52,17 @@ func (s *Store) ClaimUnpublished(ctx context.Context, limit int, age time.Durati
 }
 
 // markPublishedSQL marks only what nobody has leased or retried since: a lease marks its row itself, and a row that waits
-// for its retry must not look published. Rows are locked in the order of their ids, as by the lease.
+// for its retry must not look published. It waits for no row: what is locked is being leased or claimed.
 const markPublishedSQL = `
-with k as (
+with k as materialized (
   select o.outbox_id, p.stream_id, p.epoch
   from unnest($1::bigint[], $2::text[], $3::text[]) as p (outbox_id, stream_id, epoch)
-  join weir.webhook_outbox o using (outbox_id)
-  where o.published_at is null and o.attempt_count = 0 and o.status = 'PENDING'
-  order by o.outbox_id for update of o
+  join weir.webhook_outbox o on o.outbox_id = any (array[p.outbox_id])
+  where o.published_at is null and o.attempt_count = 0 and coalesce(o.status, '') = 'PENDING'
+  for update of o skip locked
 )
 update weir.webhook_outbox o set published_at = clock_timestamp(), stream_id = k.stream_id, stream_epoch = k.epoch
-from k where o.outbox_id = k.outbox_id`
+from k where o.outbox_id = any (array[k.outbox_id])`
 
 // MarkPublished records where fresh deliveries stand. Finished and leased ones are left alone.
 func (s *Store) MarkPublished(ctx context.Context, published []Published) error {
@@ -107,16 +108,16 @@ func (s *Store) PublishedOpen(ctx context.Context, topic string, after int64, li
 }
 
 const unpublishSQL = `
-with k as (
+with k as materialized (
   select o.outbox_id
   from unnest($1::bigint[], $2::text[], $3::text[]) as p (outbox_id, stream_id, epoch)
-  join weir.webhook_outbox o using (outbox_id)
-  where o.status = 'PENDING' and o.lease_token is null and o.published_at is not null
+  join weir.webhook_outbox o on o.outbox_id = any (array[p.outbox_id])
+  where coalesce(o.status, '') = 'PENDING' and o.lease_token is null and o.published_at is not null
     and o.stream_id = p.stream_id and o.stream_epoch = p.epoch
-  order by o.outbox_id for update of o
+  for update of o skip locked
 )
 update weir.webhook_outbox o set published_at = null, stream_id = null, stream_epoch = null
-from k where o.outbox_id = k.outbox_id`
+from k where o.outbox_id = any (array[k.outbox_id])`
 
 // Unpublish re-enqueues deliveries whose entries are lost: the relay publishes them again. It changes only those that
 // are still open, unleased and published under the same entry, and returns how many.

@@ -11,17 +11,17 @@ import (
 // releaseExpiredSQL pages by primary key through the small table: an index on lease_until would make every lease an index
 // write.
 const releaseExpiredSQL = `
-with page as (
-  select o.outbox_id, o.lease_until, o.status from weir.webhook_outbox o where o.outbox_id > $1 order by o.outbox_id limit $2
-), k as (
-  select o.outbox_id from page p join weir.webhook_outbox o using (outbox_id)
-  where p.status = 'PENDING' and p.lease_until < clock_timestamp()
-    and o.status = 'PENDING' and o.lease_until < clock_timestamp()
-  order by o.outbox_id for update of o skip locked
+with page as materialized (
+  select o.outbox_id, o.lease_until from weir.webhook_outbox o where o.outbox_id > $1 order by o.outbox_id limit $2
+), k as materialized (
+  select o.outbox_id from page p join weir.webhook_outbox o on o.outbox_id = any (array[p.outbox_id])
+  where p.lease_until < clock_timestamp()
+    and coalesce(o.status, '') = 'PENDING' and o.lease_until < clock_timestamp()
+  for update of o skip locked
 ), released as (
   update weir.webhook_outbox o set lease_token = null, lease_until = null,
     published_at = null, stream_id = null, stream_epoch = null
-  from k where o.outbox_id = k.outbox_id returning o.topic
+  from k where o.outbox_id = any (array[k.outbox_id]) returning o.topic
 )
 select coalesce((select max(outbox_id) from page), 0), (select count(*) from page), (select count(*) from released)`
 
@@ -38,30 +38,34 @@ func (s *Store) ReleaseExpired(ctx context.Context, after int64, limit int) (nex
 }
 
 const (
-	// markedPageSQL finds open, unleased deliveries whose marker stands already.
+	// markedSQL finds open, unleased deliveries whose marker stands already, through processed_event_inbox_id_idx. A
+	// marker of an earlier event row under the same id is found when the delivery is completed.
 	markedSQL = `
-select o.outbox_id from weir.webhook_outbox o
-join weir.webhook_inbox i using (inbox_id)
-join weir.processed_event m on m.processor = o.topic and m.provider = i.provider and m.endpoint_id = i.endpoint_id
-  and m.provider_event_id = i.provider_event_id
-where o.outbox_id > $1 and o.outbox_id <= $2 and o.status = 'PENDING' and o.lease_token is null
-order by o.outbox_id`
+with page as materialized (
+  select o.outbox_id, o.inbox_id, o.topic, o.status, o.lease_token from weir.webhook_outbox o
+  where o.outbox_id > $1 and o.outbox_id <= $2
+)
+select p.outbox_id from page p join weir.processed_event m on m.inbox_id = any (array[p.inbox_id])
+where coalesce(m.processor, '') = p.topic and p.status = 'PENDING' and p.lease_token is null`
 
 	pageEndSQL = `
 select coalesce(max(outbox_id), 0), count(*) from (
   select outbox_id from weir.webhook_outbox where outbox_id > $1 order by outbox_id limit $2) page`
 
 	finishMarkedSQL = `
-with gone as (
-  delete from weir.webhook_outbox o using unnest($1::bigint[]) as k (outbox_id)
-  where o.outbox_id = k.outbox_id and o.status = 'PENDING' and o.lease_token is null
-  returning o.inbox_id
+with k as materialized (
+  select o.outbox_id from unnest($1::bigint[]) as p (outbox_id)
+  join weir.webhook_outbox o on o.outbox_id = any (array[p.outbox_id])
+  where coalesce(o.status, '') = 'PENDING' and o.lease_token is null
+  for update of o skip locked
+), gone as (
+  delete from weir.webhook_outbox o using k where o.outbox_id = any (array[k.outbox_id]) returning o.inbox_id
 ), n as (select inbox_id, count(*) as closed from gone group by inbox_id)
 update weir.webhook_inbox i set
   open_deliveries = i.open_deliveries - n.closed,
   status = case when i.open_deliveries > n.closed then 'PENDING' when i.failed_deliveries > 0 then 'FAILED' else 'PROCESSED' end,
   finished_at = case when i.open_deliveries > n.closed then null else clock_timestamp() end
-from n where i.inbox_id = n.inbox_id`
+from n where i.inbox_id = any (array[n.inbox_id])`
 )
 
 // FinishMarked closes open deliveries that were applied already: their processed_event row stands, their outbox row does
@@ -94,11 +98,12 @@ select i.inbox_id from weir.webhook_inbox i
 where i.inbox_id > $1 and i.inbox_id < $2 order by i.inbox_id limit $3`
 
 	disagreeSQL = `
-select i.inbox_id from unnest($1::uuid[]) as k (inbox_id) join weir.webhook_inbox i using (inbox_id)
+select i.inbox_id from unnest($1::uuid[]) as k (inbox_id)
+join weir.webhook_inbox i on i.inbox_id = any (array[k.inbox_id])
 where i.open_deliveries <> (select count(*) from weir.webhook_outbox o
-        where o.inbox_id = i.inbox_id and o.status in ('PENDING', 'WAITING'))
+        where o.inbox_id = i.inbox_id and coalesce(o.status, '') in ('PENDING', 'WAITING'))
    or i.failed_deliveries <> (select count(*) from weir.webhook_outbox o
-        where o.inbox_id = i.inbox_id and o.status = 'FAILED')`
+        where o.inbox_id = i.inbox_id and coalesce(o.status, '') = 'FAILED')`
 
 	lockEventSQL = `select inbox_id from weir.webhook_inbox where inbox_id = $1 for update`
 

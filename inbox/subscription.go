@@ -66,17 +66,18 @@ where o.status = 'WAITING' and o.outbox_id > $1 order by o.outbox_id limit $2`
 	// adoptSQL turns waiting rows into one delivery per subscribed processor, unless the processor has finished the event
 	// before.
 	adoptSQL = `
-with w as (
-  select o.outbox_id, o.inbox_id from weir.webhook_outbox o
-  where o.outbox_id = any($1::bigint[]) and o.status = 'WAITING'
-  order by o.outbox_id for update skip locked
-), wanted as (
+with w as materialized (
+  select o.outbox_id, o.inbox_id from unnest($1::bigint[]) as p (outbox_id)
+  join weir.webhook_outbox o on o.outbox_id = any (array[p.outbox_id])
+  where coalesce(o.status, '') = 'WAITING' for update of o skip locked
+), wanted as materialized (
   select distinct w.outbox_id, w.inbox_id, s.processor
-  from w join weir.webhook_inbox i using (inbox_id)
-  join weir.subscription s on s.provider = i.provider and i.endpoint_id like s.endpoint_like
+  from w join weir.webhook_inbox i on i.inbox_id = any (array[w.inbox_id])
+  join weir.subscription s on s.provider = any (array[i.provider]) and i.endpoint_id like s.endpoint_like
     and i.event_type like s.type_like and i.received_at >= s.since
 ), gone as (
-  delete from weir.webhook_outbox o using (select distinct outbox_id from wanted) x where o.outbox_id = x.outbox_id
+  delete from weir.webhook_outbox o using (select distinct outbox_id from wanted) x
+  where o.outbox_id = any (array[x.outbox_id])
   returning o.inbox_id
 ), ins as (
   insert into weir.webhook_outbox (inbox_id, topic) select inbox_id, processor from wanted
@@ -84,7 +85,7 @@ with w as (
 )
 update weir.webhook_inbox i set open_deliveries = i.open_deliveries - 1 + n.added
 from (select g.inbox_id, (select count(*) from ins where ins.inbox_id = g.inbox_id) as added from gone g) n
-where i.inbox_id = n.inbox_id and n.added > 0`
+where i.inbox_id = any (array[n.inbox_id]) and n.added > 0`
 )
 
 // AdoptWaiting looks at up to limit events that no subscription wanted, in the order of their ids after the given one,
