@@ -105,6 +105,8 @@ type group struct {
 	readPause  backoff
 	groupPause backoff
 	broken     bool
+	// quiet is until when a full server is not asked again.
+	quiet time.Time
 
 	mu sync.Mutex
 	// held are entries in this consumer's pending list that are known: the time from which they may be looked at again, zero
@@ -181,39 +183,41 @@ func (g *group) round(ctx, handlers context.Context, free int) (used int, wait t
 	if entries := g.takeWaiting(free); len(entries) > 0 {
 		return g.lease(handlers, entries)
 	}
+	if state == stateFull && time.Now().Before(g.quiet) {
+		return g.leaseDue(handlers, free)
+	}
+	entries, err := g.find(ctx, free, state)
+	if err != nil {
+		wait = g.failed(ctx, err)
+		g.quiet = time.Now().Add(wait)
+	}
+	switch {
+	case len(entries) > 0 && ctx.Err() != nil:
+		return 0, 0 // stopping: they stay pending, and finish makes them claimable at once
+	case len(entries) > 0:
+		return g.lease(handlers, entries)
+	case state == stateFull && ctx.Err() == nil:
+		return g.leaseDue(handlers, free)
+	}
+	return 0, wait
+}
+
+// find looks for entries: now and then among the pending ones, else among the new ones.
+func (g *group) find(ctx context.Context, free int, state state) ([]entry, error) {
 	if !time.Now().Before(g.claimAt) {
 		entries, more, err := g.claim(ctx, free)
 		if !more {
 			g.claimAt = time.Now().Add(jittered(g.s.cfg.ClaimInterval))
 		}
-		if err != nil {
-			return 0, g.failed(ctx, "claim.failed", err)
-		}
-		if len(entries) > 0 {
-			return g.lease(handlers, entries)
+		if len(entries) > 0 || err != nil {
+			return entries, err
 		}
 	}
 	block := g.s.cfg.Block
 	if state == stateFull {
 		block = -1
 	}
-	entries, err := g.read(ctx, free, block)
-	switch {
-	case err != nil:
-		wait = g.failed(ctx, "read.failed", err)
-		if state == stateFull {
-			used, _ = g.leaseDue(handlers, free)
-		}
-		return used, wait
-	case len(entries) > 0:
-		if ctx.Err() != nil {
-			return 0, 0 // stopping: they stay pending, and finish makes them claimable at once
-		}
-		return g.lease(handlers, entries)
-	case state == stateFull:
-		return g.leaseDue(handlers, free)
-	}
-	return 0, 0
+	return g.read(ctx, free, block)
 }
 
 // read asks for entries that no consumer has seen. No message, also for want of a reply, is no error: the server starts the wait of a
@@ -271,7 +275,7 @@ func (g *group) received(messages []redis.XMessage) []entry {
 }
 
 // failed sorts an error of a Redis call of the reader and says how long to pause.
-func (g *group) failed(ctx context.Context, message string, err error) time.Duration {
+func (g *group) failed(ctx context.Context, err error) time.Duration {
 	if ctx.Err() != nil {
 		return 0
 	}
@@ -281,7 +285,7 @@ func (g *group) failed(ctx context.Context, message string, err error) time.Dura
 	}
 	g.broken = g.broken || !refused(err)
 	g.s.poke()
-	g.s.warn(message, g.Topic, err)
+	g.s.warn("read.failed", g.Topic, err)
 	return g.readPause.next()
 }
 
