@@ -1,0 +1,48 @@
+# Everything here needs Go and nothing else beforehand; what a target needs besides, it gets or says how to get.
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@2026.2.2
+PACKAGES    ?= ./...
+TESTFLAGS   ?=
+ARGS        ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help dev test tools postgres redis lint fmt bench build image clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+dev: ## Run everything in one process with sample endpoints and events (ARGS="--quiet")
+	go run ./app/weir dev $(ARGS)
+
+test: tools ## Run all tests with the race detector; they start their own Postgres and Redis (PACKAGES=./inbox TESTFLAGS="-run X")
+	go test -race -timeout 20m $(TESTFLAGS) $(PACKAGES)
+
+tools: redis postgres ## Get the servers that the tests start: redis-server and PostgreSQL
+
+redis:
+	@./deploy/redis.sh
+
+postgres: ## Get PostgreSQL's binaries, if there are none: by apt-get for root on Debian, else into .weir/postgres
+	@./deploy/postgres.sh
+
+lint: ## Check format, go vet (with and without fault points) and staticcheck
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+	if [ -n "$$unformatted" ]; then echo "not formatted, run make fmt:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	go vet -tags faults ./...
+	go run $(STATICCHECK) ./...
+
+fmt: ## Format all Go files
+	gofmt -w $$(git ls-files '*.go')
+
+bench: postgres ## Measure accepts per second on this machine against a private Postgres (ARGS="--vs-naive")
+	go run ./app/weir bench $(ARGS)
+
+build: ## Build bin/weir
+	CGO_ENABLED=0 go build -trimpath -o bin/weir ./app/weir
+
+image: ## Build the container image weir:dev
+	docker build -f deploy/Dockerfile -t weir:dev .
+
+clean: ## Remove what was built or downloaded here; data of weir dev stays
+	rm -rf bin .weir/postgres .weir/bin
