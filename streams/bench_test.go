@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -19,9 +20,25 @@ import (
 	"github.com/weirhq/weir/streams"
 )
 
-func TestMain(m *testing.M) { os.Exit(devstacktest.Main(m)) }
+// child is another process's main function, where the build has one.
+var child func() int
 
-const patience = 30 * time.Second
+func TestMain(m *testing.M) {
+	if child != nil && os.Getenv(childURL) != "" {
+		os.Exit(child())
+	}
+	code := devstacktest.Main(m)
+	if keyringPath != "" {
+		os.RemoveAll(filepath.Dir(keyringPath))
+	}
+	os.Exit(code)
+}
+
+// childURL names the Redis server to the child.
+const childURL = "WEIR_STREAMS_TEST_URL"
+
+// patience is how long a test waits for what must happen. It decides nothing but when to give up.
+const patience = 2 * time.Minute
 
 // onBoth runs a test on a real server and on the in-process one.
 func onBoth(t *testing.T, test func(t *testing.T, url string)) {

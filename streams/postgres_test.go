@@ -21,23 +21,31 @@ import (
 	"github.com/weirhq/weir/streams"
 )
 
+// childKeyring names the keyring to another process of the same test; keyringPath is where it stands.
+const childKeyring = "WEIR_STREAMS_TEST_KEYRING"
+
+var keyringPath string
+
 var keyring = sync.OnceValues(func() (*inbox.Keyring, error) {
+	if path := os.Getenv(childKeyring); path != "" {
+		return inbox.LoadKeyring(path)
+	}
 	dir, err := os.MkdirTemp("", "weir-keyring")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "keyring.json")
-	if err := inbox.CreateKeyring(path); err != nil {
+	keyringPath = filepath.Join(dir, "keyring.json")
+	if err := inbox.CreateKeyring(keyringPath); err != nil {
 		return nil, err
 	}
-	return inbox.LoadKeyring(path)
+	return inbox.LoadKeyring(keyringPath)
 })
 
 // outbox is a real store on its own database with one processor.
 type outbox struct {
 	*inbox.Store
 	db    *pgxpool.Pool
+	dsn   string
 	topic string
 
 	mu sync.Mutex
@@ -52,6 +60,7 @@ func newOutbox(t *testing.T, topic string) *outbox {
 		t.Fatal(err)
 	}
 	dsn := devstacktest.DSN(t)
+	o := &outbox{dsn: dsn, topic: topic, applied: map[uuid.UUID]int{}, running: map[uuid.UUID]int{}, most: map[uuid.UUID]int{}}
 	s, err := inbox.Open(t.Context(), inbox.Config{DSN: dsn, Keyring: ring, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +81,8 @@ func newOutbox(t *testing.T, topic string) *outbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &outbox{Store: s, db: db, topic: topic, applied: map[uuid.UUID]int{}, running: map[uuid.UUID]int{}, most: map[uuid.UUID]int{}}
+	o.Store, o.db = s, db
+	return o
 }
 
 // accept commits n events, in receipts of up to 500.

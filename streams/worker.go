@@ -66,6 +66,9 @@ func (g *group) leaseDue(handlers context.Context, free int) (used int, wait tim
 		return 0, g.leasePause.next()
 	}
 	g.leasePause.reset()
+	if len(due) > 0 {
+		fault.Point("worker.leased")
+	}
 	for _, d := range due {
 		g.start(handlers, d, nil)
 	}
