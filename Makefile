@@ -1,6 +1,7 @@
 # Everything here needs Go and nothing else beforehand; what a target needs besides, it gets or says how to get.
 
-STATICCHECK := honnef.co/go/tools/cmd/staticcheck@2026.2.2
+# staticcheck 2026.2.2 as a module version.
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PACKAGES    ?= ./...
 TESTFLAGS   ?=
 ARGS        ?=
