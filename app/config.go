@@ -193,7 +193,10 @@ func load(path string, environ map[string]string, change func(*Config), validate
 		}
 		dec := yaml.NewDecoder(bytes.NewReader(text))
 		dec.KnownFields(true)
-		faults = append(faults, yamlFaults(path, text, dec.Decode(&cfg))...)
+		whole := true
+		if faults, whole = yamlFaults(path, text, dec.Decode(&cfg)); !whole {
+			return cfg, &ConfigError{Faults: faults}
+		}
 	}
 	faults = append(faults, cfg.override(environ)...)
 	if change != nil {
@@ -203,7 +206,7 @@ func load(path string, environ map[string]string, change func(*Config), validate
 	err := validate(cfg)
 	var more *ConfigError
 	if errors.As(err, &more) {
-		faults = append(faults, more.Faults...)
+		faults = appendNew(faults, more.Faults)
 	} else if err != nil {
 		return cfg, err
 	}
@@ -211,6 +214,19 @@ func load(path string, environ map[string]string, change func(*Config), validate
 		return cfg, &ConfigError{Faults: faults}
 	}
 	return cfg, nil
+}
+
+// appendNew adds faults, but for those of keys whose value could not be read anyway.
+func appendNew(faults, more []Fault) []Fault {
+	unread := slices.Clone(faults)
+	for _, f := range more {
+		if !slices.ContainsFunc(unread, func(u Fault) bool {
+			return u.Key != "" && (f.Key == u.Key || strings.HasPrefix(f.Key, u.Key+"."))
+		}) {
+			faults = append(faults, f)
+		}
+	}
+	return faults
 }
 
 // override lays the environment over the file. An address from the environment also wins over a url_file of the file.
@@ -323,22 +339,23 @@ var (
 	syntaxRE     = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.+)$`)
 )
 
-// yamlFaults turns a decoder's error into faults. Values never appear in them: one may be a password.
-func yamlFaults(path string, text []byte, err error) []Fault {
+// yamlFaults turns a decoder's error into faults. Values never appear in them: one may be a password. whole is false if
+// the file, or a section of it, was not read at all, so that nothing more can be said about it.
+func yamlFaults(path string, text []byte, err error) (faults []Fault, whole bool) {
 	var te *yaml.TypeError
 	switch {
 	case err == nil || errors.Is(err, io.EOF):
-		return nil
+		return nil, true
 	case !errors.As(err, &te):
 		m := syntaxRE.FindStringSubmatch(err.Error())
-		if m == nil {
-			return []Fault{{File: path, Problem: "is not YAML", Remedy: "correct the syntax"}}
+		if m == nil || strings.HasPrefix(m[2], "unknown anchor") { // an unquoted value that begins with *
+			return []Fault{{File: path, Problem: "is not YAML", Remedy: "correct the syntax"}}, false
 		}
-		return []Fault{{File: path, Line: m[1], Problem: "is not YAML: " + m[2], Remedy: "correct the syntax"}}
+		return []Fault{{File: path, Line: m[1], Problem: "is not YAML: " + m[2], Remedy: "correct the syntax"}}, false
 	}
 	var doc yaml.Node
 	_ = yaml.Unmarshal(text, &doc) // it parsed before
-	var faults []Fault
+	whole = true
 	for _, e := range te.Errors {
 		f := Fault{File: path, Problem: "cannot be read", Remedy: "docs/config.md lists all keys"}
 		if m := unknownKeyRE.FindStringSubmatch(e); m != nil {
@@ -352,12 +369,13 @@ func yamlFaults(path string, text []byte, err error) []Fault {
 			f.Line, f.Problem, f.Remedy = m[1], "the value is not "+kindOf(m[2]), "correct it"
 		} else if m := twiceRE.FindStringSubmatch(e); m != nil {
 			f.Line, f.Problem, f.Remedy = m[1], "the key stands twice", "remove this one or the one in line "+m[3]
+			whole = false
 		}
 		line, _ := strconv.Atoi(f.Line)
 		f.Key = keyAt(&doc, line)
 		faults = append(faults, f)
 	}
-	return faults
+	return faults, whole
 }
 
 // kindOf says in words what a Go type wants to read.

@@ -104,7 +104,7 @@ func (c Config) openEndpoint(k *checker, i int, ep Endpoint) (*ingress.Endpoint,
 	}
 	if ep.Rate < 0 || ep.Burst < 0 {
 		k.add(key+".rate", "give requests per second and a burst above 0, or leave both out", "a rate or burst is negative")
-	} else if ep.Rate == 0 && ep.Burst > 0 {
+	} else if ep.Rate == 0 && ep.Burst > 0 && ep.Burst != c.Limits.EndpointBurst {
 		k.add(key+".burst", "set the rate too, or leave both out", "a burst without a rate limits nothing")
 	}
 	if ep.PublicURL != "" {

@@ -20,7 +20,7 @@ type limits struct {
 func (c Config) limits() limits {
 	share := func(percent time.Duration) time.Duration { return c.Timeouts.Grace * percent / 100 }
 	return limits{
-		ingress: share(33), relay: share(8), drain: share(30), processors: share(40), reconcile: share(7), console: share(3),
+		ingress: share(33), relay: share(8), drain: share(28), processors: share(45), reconcile: share(7), console: share(3),
 	}
 }
 
@@ -144,7 +144,12 @@ func (a *App) actors(roles []Role) ([]*actor, error) {
 	}
 	if wanted[RoleProcessors] {
 		all = append(all, &actor{name: string(RoleProcessors), limit: lim.processors, run: func(ctx context.Context) error {
-			return a.streams.RunConsumers(ctx, a.groups())
+			groups := a.groups()
+			if len(groups) == 0 {
+				<-ctx.Done()
+				return nil
+			}
+			return a.streams.RunConsumers(ctx, groups)
 		}})
 	}
 	if wanted[RoleReconcile] {

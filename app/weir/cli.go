@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/weirhq/weir/app"
 )
 
 // Exit codes. A command that was used wrongly says so with its own code, so that scripts can tell it from a failure.
@@ -92,9 +94,23 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 		fmt.Fprintf(stderr, "weir: %s\n", usage.text)
 		return exitUsage
 	default:
-		for line := range strings.SplitSeq(strings.TrimSpace(err.Error()), "\n") {
+		for _, line := range errorLines(err) {
 			fmt.Fprintf(stderr, "weir: %s\n", line)
 		}
 		return exitFault
 	}
+}
+
+// errorLines has one line for each fault of a config, and one for every other error.
+func errorLines(err error) []string {
+	var ce *app.ConfigError
+	if !errors.As(err, &ce) {
+		text := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+		return []string{strings.Join(strings.Fields(text), " ")}
+	}
+	lines := make([]string, len(ce.Faults))
+	for i, f := range ce.Faults {
+		lines[i] = f.String()
+	}
+	return lines
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -179,12 +180,17 @@ func (o output) welcome(cfg app.Config, data devData, first bool) {
 		// These secrets were drawn here and open nothing but this folder's own endpoints.
 		o.printf("  %-18s http://%s/hooks/%s  %s\n", ep.Provider, cfg.Listen, ep.ID, secret.Value)
 	}
-	self := os.Args[0]
-	if filepath.Dir(self) != "." {
-		self = "weir"
-	}
+	self := invocation(os.Args[0])
 	o.printf("try:  %s send stripe invoice.paid --endpoint stripe --to http://%s/hooks/stripe --config %s\n", self, cfg.Listen, data.configFile())
 	o.printf("      %s events list --config %s\n\n", self, data.configFile())
+}
+
+// invocation is how the user has called this program, short enough to be typed again.
+func invocation(arg0 string) string {
+	if strings.Contains(arg0, "go-build") {
+		return "go run ./app/weir"
+	}
+	return arg0
 }
 
 // newConsoleLogger writes lines for people.
