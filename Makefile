@@ -7,7 +7,7 @@ TESTFLAGS   ?=
 ARGS        ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test tools postgres redis lint fmt bench build image clean
+.PHONY: help dev test tools postgres redis lint format vet staticcheck fmt bench build image clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,11 +26,17 @@ redis:
 postgres: ## Get PostgreSQL's binaries, if there are none: by apt-get for root on Debian, else into .weir/postgres
 	@./deploy/postgres.sh
 
-lint: ## Check format, go vet (with and without fault points) and staticcheck
+lint: format vet staticcheck ## Check format, go vet (with and without fault points) and staticcheck
+
+format:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "not formatted, run make fmt:"; echo "$$unformatted"; exit 1; fi
+
+vet:
 	go vet ./...
 	go vet -tags faults ./...
+
+staticcheck:
 	go run $(STATICCHECK) ./...
 
 fmt: ## Format all Go files
