@@ -25,8 +25,10 @@ type acker struct {
 	mu      sync.Mutex
 	ids     []string
 	running bool
-	full    chan struct{}
-	idle    sync.Cond
+	// ending: what fails from now on is dropped.
+	ending bool
+	full   chan struct{}
+	idle   sync.Cond
 }
 
 func newAcker(g *group) *acker {
@@ -77,16 +79,23 @@ func (a *acker) run() {
 		switch {
 		case err == nil:
 			b.reset()
-		case a.g.s.now() == stateAway:
+		case a.g.s.now() == stateAway || isClosed(err):
 			a.g.park(0, batch...)
 		default:
 			a.g.s.warn("ack.failed", a.g.Topic, err)
 			a.g.s.poke()
-			a.mu.Lock()
-			a.ids = append(batch, a.ids...)
-			a.mu.Unlock()
+			a.again(batch)
 			wait = b.next()
 		}
+	}
+}
+
+// again puts a failed batch back.
+func (a *acker) again(batch []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.ending {
+		a.ids = append(batch, a.ids...)
 	}
 }
 
@@ -117,7 +126,7 @@ func (a *acker) drain(d time.Duration) {
 	late := time.AfterFunc(d, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.ids = nil
+		a.ids, a.ending = nil, true
 		nudge(a.full)
 	})
 	defer late.Stop()

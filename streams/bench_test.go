@@ -67,7 +67,7 @@ type bench struct {
 func quick(url string, store streams.Store) streams.Config {
 	return streams.Config{URL: url, Store: store, Block: 100 * time.Millisecond, OpTimeout: 2 * time.Second,
 		RelayInterval: 30 * time.Millisecond, RelayAge: 300 * time.Millisecond, ClaimInterval: 30 * time.Millisecond,
-		LeaseMargin: 50 * time.Millisecond, ProbeInterval: 50 * time.Millisecond, ProbeTimeout: 400 * time.Millisecond,
+		LeaseMargin: 50 * time.Millisecond, ProbeInterval: 50 * time.Millisecond, ProbeTimeout: 3 * time.Second,
 		DirectPoll: 20 * time.Millisecond, Drain: 5 * time.Second, MarkLinger: time.Millisecond}
 }
 

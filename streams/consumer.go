@@ -25,6 +25,10 @@ func (s *Streams) RunConsumers(ctx context.Context, groups []Group) error {
 	if err != nil {
 		return err
 	}
+	if len(groups) == 0 {
+		<-ctx.Done()
+		return nil
+	}
 	defer s.retire(running)
 	var readers *redis.Client
 	if s.cmd != nil {
@@ -105,8 +109,9 @@ type group struct {
 	readPause  backoff
 	groupPause backoff
 	broken     bool
-	// quiet is until when a full server is not asked again.
-	quiet time.Time
+	// failures counts calls that failed in a row; quiet is until when the stream is not asked again.
+	failures int
+	quiet    time.Time
 
 	mu sync.Mutex
 	// held are entries in this consumer's pending list that are known: the time from which they may be looked at again, zero
@@ -183,7 +188,7 @@ func (g *group) round(ctx, handlers context.Context, free int) (used int, wait t
 	if entries := g.takeWaiting(free); len(entries) > 0 {
 		return g.lease(handlers, entries)
 	}
-	if state == stateFull && time.Now().Before(g.quiet) {
+	if g.helped(state) && time.Now().Before(g.quiet) {
 		return g.leaseDue(handlers, free)
 	}
 	entries, err := g.find(ctx, free, state)
@@ -196,11 +201,17 @@ func (g *group) round(ctx, handlers context.Context, free int) (used int, wait t
 		return 0, 0 // stopping: they stay pending, and finish makes them claimable at once
 	case len(entries) > 0:
 		return g.lease(handlers, entries)
-	case state == stateFull && ctx.Err() == nil:
+	case g.helped(state) && ctx.Err() == nil:
 		return g.leaseDue(handlers, free)
 	}
 	return 0, wait
 }
+
+// failuresHelped is the number of failed calls in a row after which a group does not rely on its stream alone.
+const failuresHelped = 4
+
+// helped: the store is asked besides the stream, because nothing new gets into any stream, or this one is unusable.
+func (g *group) helped(state state) bool { return state == stateFull || g.failures >= failuresHelped }
 
 // find looks for entries: now and then among the pending ones, else among the new ones.
 func (g *group) find(ctx context.Context, free int, state state) ([]entry, error) {
@@ -243,6 +254,7 @@ func (g *group) read(ctx context.Context, count int, block time.Duration) ([]ent
 	default:
 		return nil, err
 	}
+	g.failures = 0
 	g.readPause.reset()
 	g.groupPause.reset()
 	if g.broken {
@@ -279,6 +291,7 @@ func (g *group) failed(ctx context.Context, err error) time.Duration {
 	if ctx.Err() != nil {
 		return 0
 	}
+	g.failures++
 	if groupMissing(err) {
 		g.create(ctx, true)
 		return g.groupPause.next()

@@ -110,10 +110,59 @@ func TestBR301_NoStormWhileTheGroupCannotBeMade(t *testing.T) {
 	if n := strings.Count(b.log.String(), "\n"); n > 12 {
 		t.Errorf("%d lines in two seconds:\n%s", n, b.log)
 	}
-	b.rdb.Del(ctx, key("payments"))
+	// What this stream cannot carry comes from the store meanwhile, and other processors do not notice.
 	b.relay(t)
+	b.consume(t, b.group("ledger", 1, time.Minute))
+	b.Fresh(append(b.store.accept("payments", 3), b.store.accept("ledger", 3)...))
+	eventually(t, "done without the stream", func() bool { return b.store.open() == 0 })
+	b.rdb.Del(ctx, key("payments"))
 	b.Fresh(b.store.accept("payments", 3))
 	b.settled(t, "payments")
+}
+
+func TestStreams_StopEndsThoughAcksFail(t *testing.T) {
+	t.Parallel()
+	server := devstacktest.RedisServer(t)
+	b := open(t, server.URL(), newFakeStore())
+	b.relay(t)
+	started, release := make(chan struct{}), make(chan struct{})
+	stop := b.consume(t, b.groupOf("payments", 1, time.Minute, func(context.Context, inbox.Delivery) bool {
+		close(started)
+		<-release
+		return true
+	}))
+	b.Fresh(b.store.accept("payments", 1))
+	<-started
+	if _, err := b.rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+		p.Del(t.Context(), key("payments"))
+		p.Set(t.Context(), key("payments"), "x", 0)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	stop()
+}
+
+func TestRunConsumers_ChecksItsGroups(t *testing.T) {
+	t.Parallel()
+	b := open(t, "", newFakeStore())
+	good := b.group("payments", 1, time.Minute)
+	for name, groups := range map[string][]streams.Group{
+		"no topic":         {{Handle: good.Handle}},
+		"no handler":       {{Topic: "payments"}},
+		"workers below 0":  {{Topic: "payments", Handle: good.Handle, Workers: -1}},
+		"lease below 0":    {{Topic: "payments", Handle: good.Handle, Lease: -1}},
+		"the same twice":   {good, good},
+		"one good one bad": {good, {Topic: "ledger"}},
+	} {
+		if err := b.RunConsumers(t.Context(), groups); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	b.consume(t, good) // nothing of the refused ones is left
+	b.store.accept("payments", 1)
+	eventually(t, "done", func() bool { return b.store.open() == 0 })
 }
 
 func TestBR302_GroupStartsAtTheBeginning(t *testing.T) {
@@ -295,7 +344,7 @@ func TestBR310_NoSecondRunBesideALongOne(t *testing.T) {
 	o.SetFresh(a.Fresh)
 	a.relay(t)
 	b.relay(t)
-	const lease = 3 * time.Second
+	const lease = 20 * time.Second
 	slow := func(ctx context.Context, d inbox.Delivery) {
 		select {
 		case <-time.After(time.Second):

@@ -42,7 +42,9 @@ func (s *Streams) monitor(ctx context.Context) {
 	candidate, count := s.now(), 0
 	delay := s.cfg.ProbeInterval
 	inspected := time.Now()
-	for pause(ctx, jittered(delay), s.pokes) {
+	// While a change is pending nothing hurries the next probe, so that a hiccup of milliseconds is not seen twice.
+	hurry := s.pokes
+	for pause(ctx, jittered(delay), hurry) {
 		seen, err := s.probe(ctx)
 		if ctx.Err() != nil {
 			return
@@ -51,13 +53,16 @@ func (s *Streams) monitor(ctx context.Context) {
 			candidate, count = seen, 0
 		}
 		count++
-		delay = s.cfg.ProbeInterval
+		delay, hurry = s.cfg.ProbeInterval, s.pokes
 		switch was := s.now(); {
 		case seen == was:
 		case count >= flips:
 			s.change(ctx, was, seen, err)
-		case seen > was:
-			delay = s.cfg.ProbeInterval / 5
+		default:
+			hurry = nil
+			if seen > was {
+				delay = s.cfg.ProbeInterval / 5
+			}
 		}
 		if s.now() != stateAway && time.Since(inspected) >= inspectInterval {
 			inspected = time.Now()

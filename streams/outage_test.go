@@ -94,7 +94,7 @@ func TestStreams_ServerDiesWithABacklog(t *testing.T) {
 }
 
 func TestStreams_ServerHangs(t *testing.T) {
-	server, b := outage(t)
+	server, b := outage(t, func(c *streams.Config) { c.ProbeTimeout = 300 * time.Millisecond })
 	server.Pause()
 	eventually(t, "direct mode", b.Direct)
 	b.Fresh(b.store.accept("payments", 30))
@@ -122,8 +122,6 @@ func TestStreams_BrokenConnectionsAreNoOutage(t *testing.T) {
 func TestStreams_ServerIsFull(t *testing.T) {
 	_, b := outage(t)
 	ctx := t.Context()
-	stopHolding := make(chan struct{})
-	defer close(stopHolding)
 	set := func(bytes string) {
 		t.Helper()
 		if err := b.rdb.ConfigSet(ctx, "maxmemory", bytes).Err(); err != nil {
@@ -215,10 +213,8 @@ func TestStreams_GroupPositionGoesBack(t *testing.T) {
 
 func TestStreams_ConsumerOfALostReplyFindsItsEntries(t *testing.T) {
 	_, b := outage(t)
-	b.store.setDown(false)
 	// What the server delivered to this consumer, but no reply told: read under its name from outside.
-	refs := b.store.accept("ledger", 5)
-	b.Fresh(refs)
+	b.Fresh(b.store.accept("ledger", 5))
 	eventually(t, "published", func() bool { return b.length(t, "ledger") == 5 })
 	readAs(t, b, "ledger", b.Consumer(), 5)
 	b.consume(t, b.group("ledger", 2, time.Hour)) // so that nothing comes back by idle time
@@ -259,8 +255,7 @@ func TestStreams_FreshOverflowIsLeftToTheClaim(t *testing.T) {
 func TestStreams_StoreAwayWhileMarking(t *testing.T) {
 	_, b := outage(t)
 	b.store.setDown(true)
-	refs := b.store.accept("ledger", 20)
-	b.Fresh(refs)
+	b.Fresh(b.store.accept("ledger", 20))
 	eventually(t, "published", func() bool { return b.length(t, "ledger") == 20 })
 	eventually(t, "marking tried", func() bool { return b.log.count("mark.failed") > 0 })
 	b.store.setDown(false)

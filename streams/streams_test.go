@@ -291,7 +291,7 @@ func TestStreams_DirectForEver(t *testing.T) {
 
 func TestStreams_SoftStop(t *testing.T) {
 	onBoth(t, func(t *testing.T, url string) {
-		b := open(t, url, newFakeStore(), func(c *streams.Config) { c.Drain = 300 * time.Millisecond })
+		b := open(t, url, newFakeStore(), func(c *streams.Config) { c.Drain = 2 * time.Second })
 		b.relay(t)
 		started, release := make(chan struct{}, 2), make(chan struct{})
 		var cause atomic.Value
