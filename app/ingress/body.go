@@ -48,8 +48,11 @@ func (b *body) release(from *budget) {
 // read copies the stream into b. declared is the Content-Length, or -1 for a chunked body. The result is "" or the cause
 // of refusal. The stream has no limit of its own, and one that ends early reports a plain io.EOF.
 func (b *body) read(stream io.Reader, declared int64, limit int64, from *budget) (cause, error) {
-	if stream == nil || declared == 0 {
+	if declared == 0 {
 		return "", nil
+	}
+	if stream == nil {
+		return causeTruncated, nil
 	}
 	end := limit + 1 // one more byte than allowed tells "at the limit" from "above it"
 	if declared >= 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"runtime"
 	"runtime/debug"
@@ -29,6 +30,8 @@ type arrival struct {
 	headers adapters.Headers
 	// declared is the Content-Length, -1 for a chunked body.
 	declared int64
+	// hidden: the server was told that there is no body, see headerReceived.
+	hidden   bool
 	bodyRead bool
 	admitted bool
 	answered bool
@@ -43,13 +46,13 @@ func (s *Server) arrive(ctx *fasthttp.RequestCtx) *arrival {
 	if a := arrivalOf(ctx); a != nil {
 		return a
 	}
-	a := &arrival{
-		started:  time.Now(),
-		headers:  parseHeaders(ctx.Request.Header.RawHeaders()),
-		declared: int64(ctx.Request.Header.ContentLength()),
+	a := &arrival{started: time.Now(), headers: parseHeaders(ctx.Request.Header.RawHeaders())}
+	if a.declared = int64(ctx.Request.Header.ContentLength()); a.declared < -1 {
+		a.declared = 0 // neither a length nor a coding
 	}
-	if a.declared < -1 {
-		a.declared = 0
+	if v, n := a.headers.Get("Content-Length"); n == 1 && a.declared == 0 {
+		a.declared, _ = strconv.ParseInt(v, 10, 64) // the server has refused what is not a number
+		a.hidden = a.declared != 0
 	}
 	a.info.At = s.cfg.Clock()
 	a.info.Client = s.proxies.client(addrOf(ctx.RemoteAddr()), a.headers)
@@ -107,6 +110,8 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		c = causeHeaderTooLarge
 	case timedOut(err):
 		c = causeHeaderTimeout
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		c = causeTruncated
 	}
 	a := &arrival{started: time.Now(), declared: -1}
 	a.info.At, a.info.Client = s.cfg.Clock(), addrOf(ctx.RemoteAddr())
@@ -154,7 +159,7 @@ func (s *Server) admit(ctx *fasthttp.RequestCtx, a *arrival) *verdict {
 	if s.draining.Load() {
 		return refuse(causeShuttingDown)
 	}
-	id, ok := endpointID(ctx)
+	id, ok := endpointID(ctx.URI().PathOriginal())
 	if !ok {
 		return refuse(causeUnknownPath)
 	}
@@ -176,7 +181,7 @@ func (s *Server) admit(ctx *fasthttp.RequestCtx, a *arrival) *verdict {
 	if v := checkHeaders(a.headers, ep.description()); v != nil {
 		return v
 	}
-	if a.declared > ep.bodyLimit() {
+	if a.declared > ep.bodyLimit() || a.hidden {
 		return refuse(causeBodyTooLarge)
 	}
 	if !s.budget.fits(requestCost + max(a.declared, 0)) {
@@ -384,7 +389,7 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, a *arrival, v *verdict) {
 		resp.Header.Set("Retry-After", seconds(r.retryAfter))
 	}
 	unread := !a.bodyRead && a.declared != 0
-	if r.closes || s.draining.Load() || unread && (a.declared < 0 || a.declared > drainedByServer) {
+	if r.closes || a.hidden || s.draining.Load() || unread && (a.declared < 0 || a.declared > drainedByServer) {
 		ctx.SetConnectionClose()
 		if unread && r.outcome != Timeout && v.cause != causeTruncated {
 			markLinger(ctx)

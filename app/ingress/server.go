@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -83,6 +84,7 @@ func (s *Server) build() {
 		AppName:                      "weir",
 		DisableStartupMessage:        true,
 		StreamRequestBody:            true,
+		BodyLimit:                    1, // of a streamed body: what the server reads before it calls the handler
 		DisablePreParseMultipartForm: true,
 		CaseSensitive:                true,
 		StrictRouting:                true,
@@ -104,6 +106,7 @@ func (s *Server) build() {
 	srv := s.app.Server()
 	s.route = s.app.Handler()
 	srv.Handler = s.handle
+	srv.HeaderReceived = s.headerReceived
 	srv.ExpectHandler = s.expect
 	srv.ErrorHandler = s.unreadable
 	srv.ConnState = s.conns.changed
@@ -213,7 +216,22 @@ func ignoreClosed(err error) error {
 }
 
 // endpointID returns the id in the path of a hook.
-func endpointID(ctx *fasthttp.RequestCtx) (string, bool) {
-	id, ok := strings.CutPrefix(string(ctx.URI().PathOriginal()), hooksPath)
+func endpointID(path []byte) (string, bool) {
+	id, ok := strings.CutPrefix(string(path), hooksPath)
 	return id, ok && id != "" && !strings.Contains(id, "/")
+}
+
+// headerReceived hides a body that is declared too large, so that the handler runs before a byte of it has come: the
+// server otherwise waits for the first one. The handler sees the declared length in the raw header block and refuses;
+// the connection is closed after every request whose body was hidden.
+func (s *Server) headerReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	if declared := int64(h.ContentLength()); declared > 0 {
+		path, _, _ := bytes.Cut(h.RequestURI(), []byte("?"))
+		if id, ok := endpointID(path); ok {
+			if ep, ok := s.cfg.Endpoints(id); ok && ep != nil && declared > ep.bodyLimit() {
+				h.SetContentLength(0)
+			}
+		}
+	}
+	return fasthttp.RequestConfig{}
 }
