@@ -183,9 +183,8 @@ func (a *attempt) call(ctx context.Context, g *guard, apply applyFunc) error {
 
 	err := protect(ctx, g, apply)
 	late := a.stop.Err() == nil && !time.Now().Before(a.deadline)
-	cancel(nil)
-	if fault := g.end(); err == nil {
-		err = fault
+	if unseen := g.end(func() { cancel(nil) }); err == nil {
+		err = unseen
 	}
 	if err == nil && late {
 		err = errDeadline

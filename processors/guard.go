@@ -46,12 +46,13 @@ func (g *guard) begin() error {
 	return nil
 }
 
-// end takes the transaction away from the handler. It first waits for a call in another goroutine, which its context
-// ends, and then closes results that were left open. It returns the fault that the handler's nil must not hide.
-func (g *guard) end() error {
+// end takes the transaction away from the handler. It waits for a call in another goroutine, which cancel ends, and
+// closes results that were left open. It returns the fault that the handler's nil must not hide.
+func (g *guard) end(cancel func()) error {
 	var fault error
 	if !g.mu.TryLock() {
 		fault = errTxAbandoned
+		cancel()
 		g.mu.Lock()
 	}
 	defer g.mu.Unlock()
