@@ -72,7 +72,7 @@ func (s *Store) makePartition(ctx context.Context, day time.Time) error {
 		fmt.Sprintf(`select pg_advisory_xact_lock(%d)`, int64(partitionLock)),
 		fmt.Sprintf(`create table if not exists %s (like weir.webhook_payload including all)
 			with (toast_tuple_target = 8160)`, name),
-		fmt.Sprintf(`lock table weir.webhook_payload_default in access exclusive mode`),
+		`lock table weir.webhook_payload_default in access exclusive mode`,
 		fmt.Sprintf(`with moved as (delete from weir.webhook_payload_default
 			where payload_id >= '%[2]s' and payload_id < '%[3]s' returning payload_id, seq, sealed)
 			insert into %[1]s (payload_id, seq, sealed) select payload_id, seq, sealed from moved`, name, from, to),
