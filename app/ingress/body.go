@@ -37,7 +37,7 @@ func (b *budget) fits(n int64) bool { return b.used.Load()+n <= b.max }
 // body is one request's raw body in a buffer of our own.
 type body struct {
 	bytes []byte
-	held  int64
+	held  int64 // what is reserved for the request: the buffer and requestCost
 }
 
 func (b *body) release(from *budget) {
@@ -90,10 +90,11 @@ func (b *body) grow(end int64, from *budget) bool {
 	if !from.reserve(size) {
 		return false
 	}
+	old := int64(cap(b.bytes))
 	next := make([]byte, len(b.bytes), size)
 	copy(next, b.bytes)
-	from.release(b.held)
-	b.bytes, b.held = next, size
+	from.release(old)
+	b.bytes, b.held = next, b.held+size-old
 	return true
 }
 

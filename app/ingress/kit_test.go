@@ -412,3 +412,8 @@ func (e *edge) wantInfo(outcome Outcome, cause string) ReceiptInfo {
 	}
 	return ReceiptInfo{}
 }
+
+// deadlineSoon is for a read that is expected to find nothing; too short a wait makes such a test weaker, never wrong.
+func (w *wire) deadlineSoon() time.Time { return time.Now().Add(100 * time.Millisecond) }
+
+func (w *wire) deadlineLate() time.Time { return time.Now().Add(patience) }

@@ -232,8 +232,8 @@ func TestServer_ByteBudget(t *testing.T) {
 
 	first := e.dial().send(post("a", body))
 	<-e.store.entered
-	if held := e.metric("weir_inflight_bytes", nil); held < size {
-		t.Errorf("%v bytes in flight, want at least %d", held, size)
+	if held := e.metric("weir_inflight_bytes", nil); held != size+requestCost {
+		t.Errorf("%v bytes in flight, want %d", held, size+requestCost)
 	}
 	resp := e.dial().send(post("b", body)).want(503) // refused by its declared length
 	checkProblem(t, resp)

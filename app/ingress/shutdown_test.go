@@ -112,6 +112,9 @@ func TestServer_ShutdownThatTimesOutClosesEverything(t *testing.T) {
 	stuck := e.dial().send(post("a", "{}"))
 	<-e.store.entered
 	slow := e.dial().send(head("b", "", "Content-Length: 5") + "x")
+	for e.metric("weir_inflight_bytes", nil) < 2*requestCost { // both are being handled
+		time.Sleep(time.Millisecond)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if err := e.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
