@@ -8,6 +8,7 @@
 package adapters
 
 import (
+	"fmt"
 	"strings"
 	"time"
 )
@@ -139,6 +140,33 @@ type Description struct {
 	// NeedsSecret and NeedsPublicKey say what an endpoint must be configured with, at least one of the named.
 	NeedsSecret    bool
 	NeedsPublicKey bool
+	// Facts is what the generated reference tells beside all this. Nothing in it steers a request.
+	Facts Facts
+}
+
+// Facts are statements about a provider for people, in short English. An empty one is not known.
+type Facts struct {
+	// Docs is the address of the provider's own page.
+	Docs string
+	// Confidence is "verified" (reproduced on a published example), "documented" (read in the provider's documents or
+	// code) or "unverified".
+	Confidence string
+	// Source says where the scheme was read.
+	Source string
+	// Scheme names algorithm, encoding and header; Signed is the content that is signed.
+	Scheme string
+	Signed string
+	// DedupKey says where the event's identity stands; Object and Version likewise for the object and its order.
+	DedupKey string
+	Object   string
+	Version  string
+	// Retries, Redelivery, Rotation and Handshake tell how the provider behaves.
+	Retries    string
+	Redelivery string
+	Rotation   string
+	Handshake  string
+	// Notes are pitfalls, one sentence each, and what is unverified.
+	Notes []string
 }
 
 // Adapter is the knowledge about one provider. Implementations are stateless and safe for concurrent use.
@@ -156,6 +184,43 @@ type Signer interface {
 	// Sign returns the headers that make body verify under secret at the given time, Content-Type included. id is used
 	// where the scheme carries the event id in a header; typ likewise.
 	Sign(id, typ string, body []byte, secret Secret, at time.Time) (Headers, error)
+}
+
+// RequestSigner is implemented beside Signer by adapters whose scheme signs the method or the URL, or has the signature
+// in the body.
+type RequestSigner interface {
+	// SignRequest makes req verify under secret at req.At. Method, URL, Body and At stand in req; the signer sets
+	// Headers, and replaces Body or URL where the signature stands there.
+	SignRequest(id, typ string, req *Request, secret Secret) error
+}
+
+// SignRequest makes req verify, by whatever way the adapter signs. It is an error if the adapter cannot sign.
+func SignRequest(a Adapter, id, typ string, req *Request, secret Secret) error {
+	switch s := a.(type) {
+	case RequestSigner:
+		return s.SignRequest(id, typ, req, secret)
+	case Signer:
+		headers, err := s.Sign(id, typ, req.Body, secret, req.At)
+		if err != nil {
+			return err
+		}
+		req.Headers = headers
+		return nil
+	}
+	return fmt.Errorf("adapters: %s: weir cannot sign for this provider", a.Describe().Provider)
+}
+
+// EndpointDescriber is implemented by adapters whose endpoints differ, for example by the setting "variant".
+type EndpointDescriber interface {
+	DescribeEndpoint(ep *Endpoint) Description
+}
+
+// DescribeEndpoint returns what holds at one endpoint: the adapter's description, narrowed by the endpoint's settings.
+func DescribeEndpoint(a Adapter, ep *Endpoint) Description {
+	if d, ok := a.(EndpointDescriber); ok {
+		return d.DescribeEndpoint(ep)
+	}
+	return a.Describe()
 }
 
 // Sampler is implemented by adapters that can make sample bodies.
