@@ -53,7 +53,7 @@ func TestMask(t *testing.T) {
 
 func TestCause(t *testing.T) {
 	t.Parallel()
-	_, urlErr := url.Parse("http://a b/4711")
+	_, urlErr := url.Parse("http://a" + " b/4711")
 	for _, c := range []struct {
 		name string
 		err  error

@@ -197,7 +197,7 @@ func TestRunner_Handle_panic(t *testing.T) {
 	for name, fn := range map[string]func(context.Context, Tx) error{
 		"a text":          func(context.Context, Tx) error { panic("secret-4711 broke") },
 		"an error":        func(context.Context, Tx) error { panic(errBoom) },
-		"a nil map":       func(context.Context, Tx) error { var m map[string]int; m["x"] = 1; return nil },
+		"a nil map":       func(context.Context, Tx) error { m := map[string]map[string]int{}; m["x"]["y"] = 1; return nil },
 		"a value":         func(context.Context, Tx) error { panic(struct{ Secret string }{"4711"}) },
 		"a nil error":     func(context.Context, Tx) error { var err *RejectError; return err },
 		"a nil interface": func(context.Context, Tx) error { panic(nil) }, //nolint:govet // the case under test
