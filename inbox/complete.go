@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -106,17 +107,23 @@ func finish(ctx context.Context, tx pgx.Tx, d *Delivery, xid string) (bool, erro
 	return tag.RowsAffected() == 1, errors.Join(err, results.Close())
 }
 
-// mark writes the marker and passes the gate. A non-empty outcome says that there is nothing to apply. xid is empty if
+// mark writes the marker and passes the gate. The server ends the session if this process stops for longer than the
+// lease: until then its locks keep everybody else from the delivery, whoever leases it. A non-empty outcome says that there is nothing to apply. xid is empty if
 // the marker was there before.
 func (s *Store) mark(ctx context.Context, tx pgx.Tx, d *Delivery, c Completion) (outcome Outcome, xid string, err error) {
 	key := []any{d.Topic, d.Provider, d.EndpointID, d.ProviderEventID}
 	gated := c.Gate && d.ObjectID != ""
 	var batch pgx.Batch
+	batch.Queue("set local idle_in_transaction_session_timeout = " + millis(max(d.LeaseFor, time.Second)))
 	batch.Queue(insertMarkerSQL, append(key[:4:4], d.InboxID, d.Attempt)...)
 	if gated {
 		batch.Queue(gateSQL, d.Topic, d.Provider, d.EndpointID, d.ObjectID, c.Version)
 	}
 	results := tx.SendBatch(ctx, &batch)
+	if _, err := results.Exec(); err != nil {
+		results.Close()
+		return "", "", err
+	}
 	markErr := results.QueryRow().Scan(&xid)
 	var gateErr error
 	if gated {
