@@ -170,6 +170,13 @@ func (a *App) workers(s processors.Spec) int {
 	return s.Workers
 }
 
+func (a *App) lease(s processors.Spec) time.Duration {
+	if d := a.cfg.Processors[s.Name].Lease; d > 0 {
+		return d
+	}
+	return s.Lease()
+}
+
 // openStreams opens the hand-over only for the roles that use it: the way from a request to its answer needs none.
 func (a *App) openStreams(ctx context.Context) error {
 	if !a.cfg.Has(RoleRelay) && !a.cfg.Has(RoleProcessors) && !a.cfg.Has(RoleReconcile) {
@@ -218,7 +225,8 @@ func (a *App) openReconciler(context.Context) (err error) {
 	if !a.cfg.Has(RoleReconcile) {
 		return nil
 	}
-	cfg := reconcile.Config{Store: a.store, Log: a.log, Metrics: a.metrics}
+	pace := a.cfg.Reconcile.Interval
+	cfg := reconcile.Config{Store: a.store, ExpiredInterval: pace, LostInterval: pace, Log: a.log, Metrics: a.metrics}
 	for _, s := range a.opts.Registry.Specs() {
 		cfg.Topics = append(cfg.Topics, s.Name)
 	}

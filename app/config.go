@@ -43,8 +43,9 @@ type Config struct {
 	// Roles says what this process does: ingress, relay, processors, reconcile. Defaults to all four.
 	Roles []Role `yaml:"roles" env:"WEIR_ROLES"`
 
-	Limits   Limits   `yaml:"limits"`
-	Timeouts Timeouts `yaml:"timeouts"`
+	Limits    Limits    `yaml:"limits"`
+	Timeouts  Timeouts  `yaml:"timeouts"`
+	Reconcile Reconcile `yaml:"reconcile"`
 
 	// Endpoints are the addresses that providers post to: /hooks/<id>.
 	Endpoints []Endpoint `yaml:"endpoints"`
@@ -107,6 +108,12 @@ type Timeouts struct {
 	Grace time.Duration `yaml:"grace" env:"WEIR_GRACE"`
 }
 
+// Reconcile sets the pace of the repair loops.
+type Reconcile struct {
+	// Interval is the pause between two looks for expired leases and for deliveries that Redis has lost. Defaults to 5 s.
+	Interval time.Duration `yaml:"interval"`
+}
+
 // Endpoint is one configured ingress for one provider account.
 type Endpoint struct {
 	// ID is the last part of the address: lower-case letters, digits, '-' and '_'.
@@ -148,6 +155,9 @@ type PublicKey struct {
 type ProcessorTuning struct {
 	// Workers is the number of deliveries handled at one time. 0 means the processor's own number.
 	Workers int `yaml:"workers"`
+	// Lease is how long a delivery belongs to one worker: after it another one may take over from a process that died or
+	// hangs. It also ends the handler's time. 0 means the processor's timeout and 15 s; at least 1 s.
+	Lease time.Duration `yaml:"lease"`
 }
 
 // Role is one part of weir's work that a process can take on.
@@ -310,6 +320,7 @@ func (c Config) withDefaults() Config {
 	dur(&c.Timeouts.Commit, ingress.DefaultCommitTimeout)
 	dur(&c.Timeouts.Start, 10*time.Second)
 	dur(&c.Timeouts.Grace, 30*time.Second)
+	dur(&c.Reconcile.Interval, 5*time.Second)
 	c.Endpoints = slices.Clone(c.Endpoints)
 	for i := range c.Endpoints {
 		ep := &c.Endpoints[i]

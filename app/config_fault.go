@@ -74,7 +74,7 @@ var sections = map[string]reflect.Type{
 	"Config": reflect.TypeFor[Config](), "TLS": reflect.TypeFor[TLS](), "Database": reflect.TypeFor[Database](),
 	"Redis": reflect.TypeFor[Redis](), "Limits": reflect.TypeFor[Limits](), "Timeouts": reflect.TypeFor[Timeouts](),
 	"Endpoint": reflect.TypeFor[Endpoint](), "PublicKey": reflect.TypeFor[PublicKey](),
-	"ProcessorTuning": reflect.TypeFor[ProcessorTuning](),
+	"ProcessorTuning": reflect.TypeFor[ProcessorTuning](), "Reconcile": reflect.TypeFor[Reconcile](),
 }
 
 // keyAt is the path of the innermost key that starts in the given line of a document. A list item is named by its id.

@@ -214,7 +214,7 @@ func TestLoad_Faults(t *testing.T) {
 		},
 		"an unknown provider": {
 			config: swap("provider: stripe", "provider: strip"),
-			want:   []string{`{file}: endpoints.stripe.provider: there is no adapter for "strip"; there are: github, standard_webhooks, stripe`},
+			want:   []string{`{file}: endpoints.stripe.provider: there is no adapter for "strip"; there are: ` + strings.Join(providers(), ", ")},
 		},
 		"an endpoint without an id": {
 			config: swap("  - id: stripe\n    provider", "  - provider"),
@@ -245,6 +245,13 @@ func TestLoad_Faults(t *testing.T) {
 		"a public key file that is not there": {
 			config: endpoint("public_keys:", "  - version: k1", "    format: spki_pem", "    file: gone.pem"),
 			want:   []string{`{file}: endpoints.stripe.public_keys.0.file: there is no such file; name the file that holds the provider's public key`},
+		},
+		"paces that cannot be": {
+			config: goodConfig + "reconcile:\n  interval: -1s\nprocessors:\n  payments:\n    lease: 10ms\n",
+			want: []string{
+				`{file}: reconcile.interval: is not above 0; give a number above 0 or leave it out`,
+				`{file}: processors.payments.lease: is too short; give at least 1s or leave it out`,
+			},
 		},
 		"a processor that nobody registers": {
 			config: goodConfig + "processors:\n  paymnets:\n    workers: 2\n  payments:\n    workers: 9999\n",

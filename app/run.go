@@ -169,7 +169,7 @@ func (a *App) groups() []streams.Group {
 	for _, s := range a.runner.Specs() {
 		topic := s.Name
 		groups = append(groups, streams.Group{
-			Topic: topic, Workers: a.workers(s), Lease: s.Lease(),
+			Topic: topic, Workers: a.workers(s), Lease: a.lease(s),
 			Handle: func(ctx context.Context, d inbox.Delivery) bool { return a.runner.Handle(ctx, topic, d) },
 		})
 	}

@@ -208,10 +208,14 @@ func (c Config) checkNumbers(k *checker) {
 		"start": c.Timeouts.Start, "grace": c.Timeouts.Grace} {
 		positive("timeouts."+key, float64(d))
 	}
+	positive("reconcile.interval", float64(c.Reconcile.Interval))
 	if _, err := zerolog.ParseLevel(c.LogLevel); err != nil {
 		k.add("log_level", "use debug, info, warn or error", "there is no level %q", c.LogLevel)
 	}
 }
+
+// leaseMin leaves a worker the time to do something before its lease is over.
+const leaseMin = time.Second
 
 // checkProcessors names tuned processors that nobody registers.
 func (c Config) checkProcessors(k *checker, registry *processors.Registry) {
@@ -225,6 +229,9 @@ func (c Config) checkProcessors(k *checker, registry *processors.Registry) {
 		}
 		if n := c.Processors[name].Workers; n < 0 || n > processors.WorkersMax {
 			k.add("processors."+name+".workers", fmt.Sprintf("give 1 to %d or leave it out", processors.WorkersMax), "is not a possible number")
+		}
+		if d := c.Processors[name].Lease; d != 0 && d < leaseMin {
+			k.add("processors."+name+".lease", "give at least 1s or leave it out", "is too short")
 		}
 	}
 }
