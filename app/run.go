@@ -51,7 +51,11 @@ func (a *App) Run(ctx context.Context, roles ...Role) error {
 		actors[i].start(context.WithoutCancel(ctx), ended)
 	}
 	close(a.ready)
-	a.log.Info().Strs("roles", names(actors)).Msg("process.started")
+	line := a.log.Info().Strs("roles", names(actors)).Stringer("admin", a.AdminAddr())
+	if addr := a.IngressAddr(); addr != nil {
+		line.Stringer("listen", addr)
+	}
+	line.Msg("process.started")
 
 	select {
 	case err = <-ended:
