@@ -55,11 +55,11 @@ func stampOf(path string) fileStamp {
 
 // openTrust reads and checks what the endpoint trusts. It returns nil after a fault.
 func (c Config) openTrust(k *checker, key string, a adapters.Adapter, ep Endpoint) *trust {
-	d := a.Describe()
 	keys, ok := c.publicKeys(k, key, ep)
 	if !ok {
 		return nil
 	}
+	d := adapters.DescribeEndpoint(a, &adapters.Endpoint{ID: ep.ID, Settings: ep.Settings})
 	if ep.Secrets == "" && len(keys) == 0 {
 		switch {
 		case d.NeedsSecret && d.NeedsPublicKey:

@@ -18,7 +18,7 @@ import (
 
 type sendCmd struct {
 	configFile
-	Provider   string        `arg:"" help:"Whose sample to send: github, standard_webhooks or stripe."`
+	Provider   string        `arg:"" help:"Whose sample to send, for example github, standard_webhooks or stripe."`
 	Type       string        `arg:"" help:"The event type, for example invoice.paid."`
 	To         string        `placeholder:"URL" help:"Where to post. Defaults to the endpoint's address in the config."`
 	Endpoint   string        `placeholder:"ID" help:"Sign with the current secret of this endpoint of the config."`
@@ -43,7 +43,7 @@ func (c *sendCmd) Run(ctx context.Context, o output) error {
 	if err != nil {
 		return err
 	}
-	if known := s.types(); !slices.Contains(known, c.Type) {
+	if known := s.SampleTypes(); !slices.Contains(known, c.Type) {
 		return usageError{fmt.Sprintf("%s has no sample %q; there are: %s", c.Provider, c.Type, strings.Join(known, ", "))}
 	}
 	if c.Count < 1 {
@@ -119,27 +119,26 @@ func (c *sendCmd) target() (url string, secret adapters.Secret, err error) {
 
 // sampler makes and signs a provider's sample events.
 type sampler struct {
-	make adapters.Sampler
-	sign adapters.Signer
+	adapter adapters.Adapter
+	adapters.Sampler
 }
 
 func newSampler(provider string) (sampler, error) {
 	var known []string
 	for _, a := range adapters.All() {
-		m, isSampler := a.(adapters.Sampler)
-		s, isSigner := a.(adapters.Signer)
-		if !isSampler || !isSigner {
+		m, makes := a.(adapters.Sampler)
+		_, signs := a.(adapters.Signer)
+		_, signsRequests := a.(adapters.RequestSigner)
+		if !makes || (!signs && !signsRequests) {
 			continue
 		}
 		if a.Describe().Provider == provider {
-			return sampler{m, s}, nil
+			return sampler{a, m}, nil
 		}
 		known = append(known, a.Describe().Provider)
 	}
 	return sampler{}, usageError{fmt.Sprintf("there are no samples of %q; there are of: %s", provider, strings.Join(known, ", "))}
 }
-
-func (s sampler) types() []string { return s.make.SampleTypes() }
 
 // post makes the sample, signs it and sends it. A network fault stands in the result.
 func (s sampler) post(ctx context.Context, client *http.Client, url, typ string, seq int, at time.Time, secret adapters.Secret) sent {
@@ -148,20 +147,20 @@ func (s sampler) post(ctx context.Context, client *http.Client, url, typ string,
 		r.Err = err.Error()
 		return r
 	}
-	id, body, err := s.make.Sample(typ, seq, at)
+	id, body, err := s.Sample(typ, seq, at)
 	if err != nil {
 		return fail(err)
 	}
 	r.ID = id
-	headers, err := s.sign.Sign(id, typ, body, secret, at)
-	if err != nil {
+	signed := adapters.Request{Method: http.MethodPost, URL: url, Body: body, At: at}
+	if err := adapters.SignRequest(s.adapter, id, typ, &signed, secret); err != nil {
 		return fail(err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, signed.Method, signed.URL, bytes.NewReader(signed.Body))
 	if err != nil {
 		return fail(errors.New("the URL is not valid"))
 	}
-	for _, h := range headers {
+	for _, h := range signed.Headers {
 		req.Header.Add(h.Name, h.Value)
 	}
 	start := time.Now()
