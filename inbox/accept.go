@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -284,13 +285,22 @@ type arrival struct {
 
 type eventKey struct{ provider, endpoint, id string }
 
+// keyOf names an event within a batch. A coalesce key cannot be mistaken for an id: no id holds a NUL.
+func keyOf(r *Receipt, event int) eventKey {
+	id := r.Events[event].ProviderEventID
+	if key := r.Events[event].CoalesceKey; key != "" {
+		id = "\x00" + key
+	}
+	return eventKey{r.Provider, r.EndpointID, id}
+}
+
 // fold joins the twins of a batch and sorts the rest by key, so that two batches lock rows in one order.
 func fold(items []*item) (lines []*line, arrivals [][]arrival) {
 	known := map[eventKey]*line{}
 	arrivals = make([][]arrival, len(items))
 	for i, it := range items {
 		for e := range it.receipt.Events {
-			key := eventKey{it.receipt.Provider, it.receipt.EndpointID, it.receipt.Events[e].ProviderEventID}
+			key := keyOf(it.receipt, e)
 			l, twin := known[key]
 			if twin {
 				l.duplicates++
@@ -303,27 +313,34 @@ func fold(items []*item) (lines []*line, arrivals [][]arrival) {
 		}
 	}
 	slices.SortFunc(lines, func(a, b *line) int {
-		if c := strings.Compare(a.it.receipt.Provider, b.it.receipt.Provider); c != 0 {
-			return c
-		}
-		if c := strings.Compare(a.it.receipt.EndpointID, b.it.receipt.EndpointID); c != 0 {
-			return c
-		}
-		return strings.Compare(a.it.receipt.Events[a.event].ProviderEventID, b.it.receipt.Events[b.event].ProviderEventID)
+		x, y := keyOf(a.it.receipt, a.event), keyOf(b.it.receipt, b.event)
+		return cmp.Or(strings.Compare(x.provider, y.provider), strings.Compare(x.endpoint, y.endpoint), strings.Compare(x.id, y.id))
 	})
 	return lines, arrivals
 }
 
 // acceptSQL is the whole accept transaction in one statement. "ins" waits for an open twin and then counts a duplicate,
-// or inserts if the twin rolls back; the id it returns is one of ours only for a fresh event. Payload and outbox rows
+// or inserts if the twin rolls back; the id it returns is one of ours only for a fresh event. "head" does the same for
+// level triggers and lends them the id of the event they join. Payload and outbox rows
 // follow for those alone. The arrays are sorted by key in Go, which is the order in which rows are locked.
 const acceptSQL = `
 with item as materialized (
   select * from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[],
-    $8::timestamptz[], $9::timestamptz[], $10::text[], $11::integer[], $12::bytea[], $13::text[], $14::bigint[])
+    $8::timestamptz[], $9::timestamptz[], $10::text[], $11::integer[], $12::bytea[], $13::text[], $14::bigint[], $18::text[])
     with ordinality as t (inbox_id, provider, endpoint_id, provider_event_id, event_type, object_id, object_version,
       provider_created_at, received_at, raw_payload_ref, payload_index, payload_hash, matched_secret_version,
-      duplicates, ord)
+      duplicates, coalesce_key, ord)
+), head as (
+  insert into weir.coalesce_head as h (provider, endpoint_id, coalesce_key, inbox_id, last_seen_at)
+  select i.provider, i.endpoint_id, i.coalesce_key, i.inbox_id, i.received_at
+  from item i where i.coalesce_key is not null order by i.ord
+  on conflict (provider, endpoint_id, coalesce_key) do update
+    set last_seen_at = greatest(h.last_seen_at, excluded.last_seen_at)
+  returning h.provider, h.endpoint_id, h.coalesce_key, h.inbox_id
+), named as materialized (
+  select i.ord, i.inbox_id, coalesce('coalesced:' || head.inbox_id::text, i.provider_event_id) as provider_event_id
+  from item i left join head on head.provider = i.provider and head.endpoint_id = i.endpoint_id
+    and head.coalesce_key = i.coalesce_key
 ), wanted as materialized (
   select distinct i.inbox_id, s.processor
   from item i join weir.subscription s on s.provider = i.provider and i.endpoint_id like s.endpoint_like
@@ -332,11 +349,11 @@ with item as materialized (
   insert into weir.webhook_inbox as w (inbox_id, provider, endpoint_id, provider_event_id, event_type, object_id,
     object_version, provider_created_at, received_at, raw_payload_ref, payload_index, payload_hash,
     matched_secret_version, duplicate_count, last_seen_at, open_deliveries)
-  select i.inbox_id, i.provider, i.endpoint_id, i.provider_event_id, i.event_type, i.object_id, i.object_version,
+  select i.inbox_id, i.provider, i.endpoint_id, n.provider_event_id, i.event_type, i.object_id, i.object_version,
     i.provider_created_at, i.received_at, i.raw_payload_ref, i.payload_index, i.payload_hash,
     i.matched_secret_version, i.duplicates, i.received_at,
     greatest(1, (select count(*) from wanted where wanted.inbox_id = i.inbox_id))
-  from item i order by i.ord
+  from item i join named n using (ord) order by i.ord
   on conflict (provider, endpoint_id, provider_event_id) do update
     set duplicate_count = w.duplicate_count + 1 + excluded.duplicate_count,
         last_seen_at = greatest(w.last_seen_at, excluded.last_seen_at)
@@ -355,7 +372,8 @@ with item as materialized (
 )
 select i.ord, ins.inbox_id, ins.payload_hash, out.outbox_id, out.topic
 from item i
-join ins on ins.provider = i.provider and ins.endpoint_id = i.endpoint_id and ins.provider_event_id = i.provider_event_id
+join named n using (ord)
+join ins on ins.provider = i.provider and ins.endpoint_id = i.endpoint_id and ins.provider_event_id = n.provider_event_id
 left join out on out.inbox_id = ins.inbox_id`
 
 // commitOnce runs the statement once and, on success, answers every item.
@@ -436,7 +454,7 @@ func columns(lines []*line) []any {
 	var (
 		ids, payloadIDs                       = make([]uuid.UUID, n), make([]uuid.UUID, 0, n)
 		providers, endpoints, eventIDs, types = make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-		objects                               = make([]*string, n)
+		objects, coalesce                     = make([]*string, n), make([]*string, n)
 		versions                              = make([]*int64, n)
 		created                               = make([]*time.Time, n)
 		received                              = make([]time.Time, n)
@@ -454,6 +472,9 @@ func columns(lines []*line) []any {
 		if ev.ObjectID != "" {
 			objects[i] = &ev.ObjectID
 		}
+		if ev.CoalesceKey != "" {
+			coalesce[i] = &ev.CoalesceKey
+		}
 		versions[i] = ev.ObjectVersion
 		if !ev.CreatedAt.IsZero() {
 			created[i] = &ev.CreatedAt
@@ -469,7 +490,7 @@ func columns(lines []*line) []any {
 		}
 	}
 	return []any{ids, providers, endpoints, eventIDs, types, objects, versions, created, received, refs, indexes, hashes,
-		secretVersions, duplicates, payloadIDs, seqs, pieces}
+		secretVersions, duplicates, payloadIDs, seqs, pieces, coalesce}
 }
 
 // answer tells every item what became of its events.
@@ -481,7 +502,7 @@ func (s *Store) answer(items []*item, arrivals [][]arrival) {
 			accepted[e] = Accepted{
 				InboxID:         a.line.inboxID,
 				Duplicate:       !fresh,
-				PayloadConflict: !fresh && !slices.Equal(a.line.hash, it.hash[:]),
+				PayloadConflict: !fresh && it.receipt.Events[e].CoalesceKey == "" && !slices.Equal(a.line.hash, it.hash[:]),
 			}
 			if accepted[e].PayloadConflict {
 				s.metrics.payloadConflicts.Inc()

@@ -27,6 +27,13 @@ const leaseSet = `
   from k where o.outbox_id = any (array[k.outbox_id])
   returning o.outbox_id, o.inbox_id, o.topic, o.lease_token, o.attempt_count`
 
+// closeHeads makes triggers that arrive from now on start an event of their own: the processor may read the provider's
+// state from now on.
+const closeHeads = `
+), closed as (
+  delete from weir.coalesce_head h using l where h.inbox_id = any (array[l.inbox_id])
+)`
+
 // leaseSQL finds its rows through webhook_outbox_delivery_key and waits for rows that are being marked or claimed. The
 // state after that wait is what counts: the server looks at the row again before it locks it. It is the only statement
 // that waits for several rows, and does so in the order of the inbox ids, which the caller has sorted.
@@ -38,8 +45,7 @@ with w as materialized (
   where coalesce(o.status, '') = 'PENDING' and o.next_attempt_at <= clock_timestamp()
     and (o.lease_until is null or o.lease_until < clock_timestamp())
   for update of o
-), l as (` + leaseSet + `
-)
+), l as (` + leaseSet + closeHeads + `
 select ` + leasedColumns + `
 from l join weir.webhook_inbox i on i.inbox_id = any (array[l.inbox_id])`
 
@@ -103,8 +109,7 @@ with k as (
   where o.topic = $1 and o.status = 'PENDING'
     and o.next_attempt_at <= clock_timestamp() and (o.lease_until is null or o.lease_until < clock_timestamp())
   order by o.outbox_id limit $2 for update skip locked
-), l as (` + leaseSet + `
-)
+), l as (` + leaseSet + closeHeads + `
 select ` + leasedColumns + `
 from l join weir.webhook_inbox i on i.inbox_id = any (array[l.inbox_id]) order by l.outbox_id`
 

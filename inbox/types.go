@@ -34,10 +34,15 @@ type Header struct {
 
 // Event is one logical event of a receipt.
 type Event struct {
+	// ProviderEventID is the provider's id of the event, empty for a level trigger.
 	ProviderEventID string
-	Type            string
-	ObjectID        string
-	ObjectVersion   *int64
+	// CoalesceKey is set instead of an id for a level trigger: it says that something about the key changed. Triggers of one
+	// key join one event until a processor's first lease of it, and start a new event from then on, so that the last
+	// trigger is always followed by a look at the provider.
+	CoalesceKey   string
+	Type          string
+	ObjectID      string
+	ObjectVersion *int64
 	// CreatedAt is the provider's time; zero means none.
 	CreatedAt time.Time
 	// Index is the event's position in a request that carries several.

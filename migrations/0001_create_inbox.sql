@@ -81,6 +81,18 @@ create index webhook_outbox_topic_outbox_id_idx on weir.webhook_outbox (topic, o
 create index webhook_outbox_waiting_idx on weir.webhook_outbox (outbox_id) where status = 'WAITING';
 create index webhook_outbox_failed_idx on weir.webhook_outbox (topic, outbox_id) where status = 'FAILED';
 
+-- Level triggers without an id: while a row stands here, further triggers of the same key join its event. The first lease of
+-- that event removes it, before the processor can have read the provider's state.
+create table weir.coalesce_head (
+  provider     text not null,
+  endpoint_id  text not null,
+  coalesce_key text not null,
+  inbox_id     uuid not null,
+  last_seen_at timestamptz not null,
+  primary key (provider, endpoint_id, coalesce_key)
+);
+create index coalesce_head_inbox_id_idx on weir.coalesce_head (inbox_id);
+
 -- One row per finished delivery, written once: the durable guard against a second application.
 create table weir.processed_event (
   processor         text        not null,
