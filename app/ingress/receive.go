@@ -279,9 +279,8 @@ func (s *Server) take(ctx *fasthttp.RequestCtx, a *arrival) *verdict {
 	return s.store(a, &res, events)
 }
 
-// wanted drops events of types that the endpoint does not want. It reports false for an event without any identity. A
-// level trigger has none by nature: it becomes an event of its own at each arrival, because a trigger that was folded into
-// one that is already handled would be lost.
+// wanted drops events of types that the endpoint does not want. It reports false for an event without any identity: no
+// id, and no key under which the inbox joins level triggers.
 func (s *Server) wanted(a *arrival, all []adapters.Event) ([]inbox.Event, bool) {
 	events := make([]inbox.Event, 0, len(all))
 	for i := range all {
@@ -290,15 +289,11 @@ func (s *Server) wanted(a *arrival, all []adapters.Event) ([]inbox.Event, bool) 
 			s.metrics.events.WithLabelValues(a.info.Endpoint, a.info.Provider, string(Unsupported)).Inc()
 			continue
 		}
-		id := ev.ID
-		if id == "" && ev.CoalesceKey != "" {
-			id = ev.CoalesceKey + "@" + strconv.FormatInt(a.info.At.UnixNano(), 10)
-		}
-		if id == "" {
+		if ev.ID == "" && ev.CoalesceKey == "" {
 			return nil, false
 		}
 		events = append(events, inbox.Event{
-			ProviderEventID: id, Type: ev.Type, ObjectID: ev.ObjectID, ObjectVersion: ev.ObjectVersion,
+			ProviderEventID: ev.ID, CoalesceKey: ev.CoalesceKey, Type: ev.Type, ObjectID: ev.ObjectID, ObjectVersion: ev.ObjectVersion,
 			CreatedAt: ev.CreatedAt, Index: ev.Index,
 		})
 	}
