@@ -231,8 +231,8 @@ func (g *group) find(ctx context.Context, free int, state state) ([]entry, error
 	return g.read(ctx, free, block)
 }
 
-// read asks for entries that no consumer has seen. No message, also for want of a reply, is no error: the server starts the wait of a
-// reader afresh when another one was faster.
+// read asks for entries that no consumer has seen. No message, also for want of a reply, is no error: the server starts
+// the wait of a reader afresh when another one was faster.
 func (g *group) read(ctx context.Context, count int, block time.Duration) ([]entry, error) {
 	bound := g.s.cfg.OpTimeout
 	if block > 0 {

@@ -20,8 +20,8 @@ const (
 	lostOrphaned = "orphaned" // delivered to somebody whose pending list is gone
 )
 
-// Lost returns those of a topic's published, open deliveries that will not come out of the stream any more. A backlog, however
-// old, is not lost. It returns ErrAway while Redis is away.
+// Lost returns those of a topic's published, open deliveries that will not come out of the stream any more. A backlog,
+// however old, is not lost. It returns ErrAway while Redis is away.
 //
 // The answer may be out of date when it is used: an entry that is acknowledged between the store's reading and ours looks
 // deleted. So whoever acts on it must name the stream id and the epoch in a conditional update. Everything else is read in
@@ -98,7 +98,9 @@ func (s *Streams) epoch(ctx context.Context, topic string) (string, error) {
 
 // deliveredAndNotPending: the group had passed the id before and after the look at the pending list, and it was not in
 // there. Without a group nothing is: it will be made at 0 and read everything.
-func (s *Streams) deliveredAndNotPending(ctx context.Context, topic string, asked []inbox.Published, ids []streamID) ([]bool, error) {
+func (s *Streams) deliveredAndNotPending(
+	ctx context.Context, topic string, asked []inbox.Published, ids []streamID,
+) ([]bool, error) {
 	orphaned := make([]bool, len(asked))
 	before, ok, err := s.position(ctx, topic)
 	if err != nil || !ok {
