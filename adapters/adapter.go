@@ -113,6 +113,9 @@ type Result struct {
 	Handshake bool
 	// Response is the body the provider expects with the 2xx; nil means an empty 200.
 	Response *Response
+	// Action is a URL that an operator may open to complete a handshake. weir never opens it by itself, and since it may
+	// hold a token it belongs into no log.
+	Action string
 }
 
 // Description is the static knowledge about a provider that the edge needs before it calls Verify.
@@ -140,6 +143,9 @@ type Description struct {
 	// NeedsSecret and NeedsPublicKey say what an endpoint must be configured with, at least one of the named.
 	NeedsSecret    bool
 	NeedsPublicKey bool
+	// FetchesKeys is true where the provider's keys are fetched if the endpoint has none: Verify then answers
+	// KeyUnavailable with a FetchURL. An endpoint with keys of its own trusts those alone.
+	FetchesKeys bool
 	// Facts is what the generated reference tells beside all this. Nothing in it steers a request.
 	Facts Facts
 }
@@ -221,6 +227,14 @@ func DescribeEndpoint(a Adapter, ep *Endpoint) Description {
 		return d.DescribeEndpoint(ep)
 	}
 	return a.Describe()
+}
+
+// KeyMaker is implemented beside Signer by adapters of public-key schemes.
+type KeyMaker interface {
+	// MakeKey makes a new pair of keys for tests and local use: a secret for Sign, and an endpoint without ID that
+	// trusts what it signs. The secret's value is a private key in PEM. Headers of the PEM block carry what else Sign
+	// needs, such as the key id or the audience; a hand-made key without them is signed with under the same defaults.
+	MakeKey(version string) (Secret, Endpoint, error)
 }
 
 // Sampler is implemented by adapters that can make sample bodies.
