@@ -1,9 +1,8 @@
 package adapters_test
 
 import (
+	"slices"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirhq/weir/adapters"
 )
@@ -18,8 +17,13 @@ func TestRegistry(t *testing.T) {
 			t.Errorf("Lookup(%q) finds %v", key, found)
 		}
 	}
-	if diff := cmp.Diff([]string{"github", "standard_webhooks", "stripe"}, keys); diff != "" {
-		t.Error(diff)
+	if !slices.IsSorted(keys) {
+		t.Errorf("not in order: %v", keys)
+	}
+	for _, key := range []string{"github", "standard_webhooks", "stripe"} {
+		if !slices.Contains(keys, key) {
+			t.Errorf("%s is missing", key)
+		}
 	}
 	if _, ok := adapters.Lookup("Stripe"); ok {
 		t.Error("a key in capitals is found")

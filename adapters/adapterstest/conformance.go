@@ -254,7 +254,14 @@ func checkSecrets(t *testing.T, a adapters.Adapter, v Vector) {
 	ep := v.Endpoint
 	ep.Secrets, ep.PublicKeys = nil, nil
 	_, err := a.Verify(&v.Request, &ep)
-	wantRefusal(t, err, adapters.NoSecret, v.Endpoint)
+	if a.Describe().FetchesKeys {
+		wantRefusal(t, err, adapters.KeyUnavailable, v.Endpoint)
+		if refusal := err.(*adapters.Refusal); !strings.HasPrefix(refusal.FetchURL, "https://") {
+			t.Errorf("the key is to be fetched from %q", refusal.FetchURL)
+		}
+	} else {
+		wantRefusal(t, err, adapters.NoSecret, v.Endpoint)
+	}
 
 	if len(v.Endpoint.Secrets) == 0 {
 		return
