@@ -42,7 +42,8 @@ func Run(t *testing.T, a adapters.Adapter) {
 			checkRules(t, a, v)
 		})
 	}
-	if _, ok := a.(adapters.Signer); ok {
+	_, signs := a.(adapters.Signer)
+	if _, signsRequests := a.(adapters.RequestSigner); signs || signsRequests {
 		t.Run("samples", func(t *testing.T) { checkSamples(t, a, genuine[0].Endpoint) })
 	}
 }
@@ -76,40 +77,23 @@ func checkDescription(t *testing.T, a adapters.Adapter) {
 }
 
 func checkVector(t *testing.T, a adapters.Adapter, v Vector) {
-	body := bytes.Clone(v.Request.Body)
-	result, err := a.Verify(&v.Request, &v.Endpoint)
-	if !bytes.Equal(body, v.Request.Body) {
-		t.Error("Verify changed the body")
+	for _, fault := range v.Check(a) {
+		t.Error(fault)
 	}
+	result, err := a.Verify(&v.Request, &v.Endpoint)
 	if v.Want.Cause != "" {
 		wantRefusal(t, err, v.Want.Cause, v.Endpoint)
 		return
 	}
 	if err != nil {
-		t.Fatalf("refused: %v, want %s", err, v.Want.Result)
+		t.FailNow()
 	}
-	if err := a.CheckEndpoint(&v.Endpoint); err != nil {
+	keyed := len(v.Endpoint.Secrets)+len(v.Endpoint.PublicKeys) > 0
+	if err := a.CheckEndpoint(&v.Endpoint); err != nil && (keyed || !v.Want.Handshake) {
 		t.Errorf("CheckEndpoint: %v", err)
 	}
-	var events []WantEvent
-	for _, e := range result.Events {
-		events = append(events, WantEvent{e.ID, e.Type, e.CoalesceKey})
-	}
-	if diff := cmp.Diff(v.Want.Events, events); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
-	if result.Handshake != v.Want.Handshake {
-		t.Errorf("handshake is %t, want %t", result.Handshake, v.Want.Handshake)
-	}
-	if v.Want.Response != nil {
-		if diff := cmp.Diff(v.Want.Response, result.Response); diff != "" {
-			t.Errorf("response (-want +got):\n%s", diff)
-		}
-	}
-	if want := v.Want.MatchedVersion; want != "" && result.MatchedVersion != want {
-		t.Errorf("matched version %s, want %s", result.MatchedVersion, want)
-	}
-	if d := a.Describe(); (d.NeedsSecret || d.NeedsPublicKey) && result.MatchedVersion == "" {
+	d := adapters.DescribeEndpoint(a, &v.Endpoint)
+	if (d.NeedsSecret || d.NeedsPublicKey) && !result.Handshake && result.MatchedVersion == "" {
 		t.Error("no matched version")
 	}
 }
@@ -146,8 +130,12 @@ func passes(t *testing.T, a adapters.Adapter, req adapters.Request, ep adapters.
 	return result
 }
 
+// signedDecoded are the providers that sign decoded fields of the body, or have the signature in it: there are spellings
+// of a body that mean the same, and a changed one can fail before its signature is looked at.
+var signedDecoded = []string{"braintree", "twilio"}
+
 func checkRules(t *testing.T, a adapters.Adapter, v Vector) {
-	d := a.Describe()
+	d := adapters.DescribeEndpoint(a, &v.Endpoint)
 	refused := func(t *testing.T, req adapters.Request, ep adapters.Endpoint, cause adapters.Cause) {
 		t.Helper()
 		_, err := a.Verify(&req, &ep)
@@ -158,9 +146,13 @@ func checkRules(t *testing.T, a adapters.Adapter, v Vector) {
 			for name, body := range changedBodies(v.Request.Body) {
 				req := v.Request
 				req.Body = body
-				if _, err := a.Verify(&req, &v.Endpoint); err == nil {
-					t.Errorf("%s: accepted", name)
-				} else if cause := err.(*adapters.Refusal).Cause; cause != adapters.InvalidSignature {
+				result, err := a.Verify(&req, &v.Endpoint)
+				decoded := slices.Contains(signedDecoded, d.Provider)
+				if err == nil {
+					if !decoded || !cmp.Equal(result, passes(t, a, v.Request, v.Endpoint)) {
+						t.Errorf("%s: accepted", name)
+					}
+				} else if cause := err.(*adapters.Refusal).Cause; cause != adapters.InvalidSignature && !decoded {
 					t.Errorf("%s: got cause %s", name, cause)
 				}
 			}
@@ -275,7 +267,7 @@ func checkSecrets(t *testing.T, a adapters.Adapter, v Vector) {
 	ep = v.Endpoint
 	reversed := slices.Clone(ep.Secrets)
 	slices.Reverse(reversed)
-	strange := adapters.Secret{Version: "strange", Value: otherCase(ep.Secrets[0].Value)}
+	strange := adapters.Secret{Version: "strange", Value: otherLetter(ep.Secrets[0].Value)}
 	matched := passes(t, a, v.Request, v.Endpoint).MatchedVersion
 	for _, secrets := range [][]adapters.Secret{
 		reversed,
@@ -290,12 +282,15 @@ func checkSecrets(t *testing.T, a adapters.Adapter, v Vector) {
 	}
 }
 
-// otherCase changes the case of the last letter, which leaves a secret well formed and makes it another one.
-func otherCase(value []byte) []byte {
+// otherLetter changes the last letter, which leaves a secret well formed, in hex too, and makes it another one.
+func otherLetter(value []byte) []byte {
 	changed := bytes.Clone(value)
 	for i, c := range slices.Backward(changed) {
-		if 'a' <= c|0x20 && c|0x20 <= 'z' {
-			changed[i] ^= 0x20
+		if lower := c | 0x20; 'a' <= lower && lower <= 'z' {
+			changed[i]++
+			if lower == 'f' || lower == 'z' {
+				changed[i] = c - 1
+			}
 			break
 		}
 	}

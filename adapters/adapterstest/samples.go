@@ -9,7 +9,6 @@ import (
 
 // checkSamples signs what the adapter can make and verifies it again.
 func checkSamples(t *testing.T, a adapters.Adapter, ep adapters.Endpoint) {
-	signer := a.(adapters.Signer)
 	sampler, ok := a.(adapters.Sampler)
 	if !ok {
 		t.Fatal("an adapter that signs must make samples")
@@ -47,7 +46,7 @@ func checkSamples(t *testing.T, a adapters.Adapter, ep adapters.Endpoint) {
 					t.Errorf("id %s comes twice", id)
 				}
 				ids[id] = true
-				req := adapters.Request{Method: "POST", Body: body, At: at}
+				req := adapters.Request{Method: "POST", URL: "https://hooks.example.com/hooks/in?a=b", Body: body, At: at}
 				if err := adapters.SignRequest(a, id, typ, &req, secret); err != nil {
 					t.Fatal(err)
 				}
@@ -58,7 +57,7 @@ func checkSamples(t *testing.T, a adapters.Adapter, ep adapters.Endpoint) {
 				if len(result.Events) != 1 || result.MatchedVersion != secret.Version {
 					t.Fatalf("got %+v", result)
 				}
-				if e := result.Events[0]; e.ID != id || e.Type != typ || e.ObjectID == "" {
+				if e := result.Events[0]; e.ID+e.CoalesceKey != id || e.Type != typ || e.ObjectID == "" {
 					t.Errorf("got id %q, type %q and object %q, want id %q, type %q and an object", e.ID, e.Type, e.ObjectID, id, typ)
 				}
 				checkEdges(t, a, req, ep)
@@ -68,7 +67,12 @@ func checkSamples(t *testing.T, a adapters.Adapter, ep adapters.Endpoint) {
 	if _, _, err := sampler.Sample("no.such.type", 1, at); err == nil {
 		t.Error("a sample of an unknown type is made")
 	}
-	if _, err := signer.Sign("id", types[0], nil, adapters.Secret{Version: "v1"}, at); err == nil {
+	_, body, err := sampler.Sample(types[0], 1, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := adapters.Request{Method: "POST", URL: "https://hooks.example.com/hooks/in", Body: body, At: at}
+	if err := adapters.SignRequest(a, "id", types[0], &req, adapters.Secret{Version: "v1"}); err == nil {
 		t.Error("an empty secret signs")
 	}
 }
