@@ -53,6 +53,7 @@ type App struct {
 	console    *console.Server
 
 	ran         atomic.Bool
+	stopBy      atomic.Pointer[time.Time] // the end of the grace time, once it runs
 	ready       chan struct{}
 	mu          sync.Mutex
 	ingressAddr net.Addr
@@ -190,7 +191,7 @@ func (a *App) openStreams(ctx context.Context) error {
 		URL:     url,
 		Store:   a.store,
 		OnLoss:  a.onLoss,
-		Drain:   a.cfg.limits().drain,
+		Drain:   a.cfg.limits().drainHandlers,
 		Log:     a.log,
 		Metrics: a.metrics,
 	})
@@ -249,7 +250,8 @@ func (a *App) onLoss(topic string) {
 
 func (a *App) openConsole(context.Context) (err error) {
 	a.metrics.MustRegister(console.NewStatsCollector(a.store.Stats, a.log))
-	a.console, err = console.New(console.Config{Gatherer: a.metrics, Checks: a.checks(), Log: a.log})
+	a.console, err = console.New(console.Config{Gatherer: a.metrics, Checks: a.checks(), Log: a.log,
+		ShutdownTimeout: a.cfg.limits().drainConsole})
 	return err
 }
 
@@ -313,8 +315,35 @@ func (a *App) AdminAddr() net.Addr {
 // Store is the open inbox, for commands and tests that look at events.
 func (a *App) Store() *inbox.Store { return a.store }
 
-// Close releases what New opened, Redis first, Postgres last. If ctx ends first, what is still queued is refused.
+// closeMin is what Close gets when the roles have used up the grace time.
+const closeMin = 500 * time.Millisecond
+
+// Close releases what New opened, Redis first, Postgres last. It ends with ctx and, after Run, with the grace time: what
+// does not let go by then is left to the end of the process.
 func (a *App) Close(ctx context.Context) error {
+	if by := a.stopBy.Load(); by != nil {
+		limit := time.Until(*by)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, max(limit, closeMin), errors.New("the grace time is over"))
+		defer cancel()
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- a.close(ctx) }()
+	select {
+	case err := <-closed:
+		return err
+	case <-ctx.Done():
+	}
+	// A clean end that comes at the same moment counts.
+	select {
+	case err := <-closed:
+		return err
+	case <-time.After(closeMin / 5):
+		return fmt.Errorf("close: %w", context.Cause(ctx))
+	}
+}
+
+func (a *App) close(ctx context.Context) error {
 	var errs []error
 	if a.streams != nil {
 		errs = append(errs, a.streams.Close())

@@ -12,15 +12,20 @@ import (
 	"github.com/weirhq/weir/streams"
 )
 
-// limits are the shares of the grace time that the parts of a process get to stop, one after the other.
+// limits are the shares of the grace time that the parts of a process get to stop, one after the other. What they leave
+// belongs to Close.
 type limits struct {
-	ingress, relay, drain, processors, reconcile, console time.Duration
+	drainIngress, ingress, relay, drainHandlers, processors, reconcile, drainConsole, console time.Duration
 }
 
 func (c Config) limits() limits {
 	share := func(percent time.Duration) time.Duration { return c.Timeouts.Grace * percent / 100 }
 	return limits{
-		ingress: share(33), relay: share(8), drain: share(28), processors: share(45), reconcile: share(7), console: share(3),
+		drainIngress: share(29), ingress: share(31),
+		relay:         share(8),
+		drainHandlers: share(28), processors: share(45),
+		reconcile:    share(6),
+		drainConsole: share(2), console: share(4),
 	}
 }
 
@@ -63,6 +68,7 @@ func (a *App) Run(ctx context.Context, roles ...Role) error {
 	case <-ctx.Done():
 		a.log.Info().Dur("grace", a.cfg.Timeouts.Grace).Msg("process.stopping")
 	}
+	a.stopBy.Store(new(time.Now().Add(a.cfg.Timeouts.Grace)))
 	a.console.Drain()
 	if stopErr := a.stop(actors); err == nil {
 		err = stopErr
@@ -136,12 +142,12 @@ func (a *App) actors(roles []Role) ([]*actor, error) {
 	lim := a.cfg.limits()
 	var all []*actor
 	if wanted[RoleIngress] {
-		run, err := a.ingressActor(lim.ingress)
+		run, err := a.ingressActor(lim.drainIngress)
 		if err != nil {
 			admin.Close()
 			return nil, err
 		}
-		all = append(all, &actor{name: string(RoleIngress), limit: lim.ingress + time.Second, run: run})
+		all = append(all, &actor{name: string(RoleIngress), limit: lim.ingress, run: run})
 	}
 	if wanted[RoleRelay] {
 		all = append(all, &actor{name: string(RoleRelay), limit: lim.relay, run: a.streams.RunRelay})
@@ -162,7 +168,7 @@ func (a *App) actors(roles []Role) ([]*actor, error) {
 	a.mu.Lock()
 	a.adminAddr = admin.Addr()
 	a.mu.Unlock()
-	return append(all, &actor{name: "console", limit: lim.console + time.Second, run: func(ctx context.Context) error {
+	return append(all, &actor{name: "console", limit: lim.console, run: func(ctx context.Context) error {
 		return a.console.Run(ctx, admin)
 	}}), nil
 }
