@@ -70,7 +70,7 @@ func parsePublicKey[K crypto.PublicKey](k PublicKey) (verifyingKey[K], error) {
 		public, parsed.notBefore, parsed.notAfter = cert.PublicKey, cert.NotBefore, cert.NotAfter
 	case "jwk":
 		var id string
-		public, id, err = parseJWK(data)
+		public, id, parsed.notAfter, err = parseJWK(data)
 		if parsed.id == "" {
 			parsed.id = id
 		}
@@ -132,20 +132,34 @@ func checkStrength(key crypto.PublicKey) error {
 	return nil
 }
 
-var jwkEnvelope = newEnvelope("/kty", "/kid", "/crv", "/x", "/y", "/n", "/e", "/use", "/d", "/k")
+var (
+	jwkEnvelope = newEnvelope("/kty", "/kid", "/crv", "/x", "/y", "/n", "/e", "/use", "/d", "/k", "/expired_at")
+	// plaidKeyEnvelope is a JWK in the answer of Plaid's key endpoint.
+	plaidKeyEnvelope = newEnvelope("/key/kty", "/key/kid", "/key/crv", "/key/x", "/key/y", "/key/n", "/key/e", "/key/use",
+		"/key/d", "/key/k", "/key/expired_at")
+)
 
 var errJWK = errors.New("is not a JWK with an RSA or P-256 public key: copy it again from the provider")
 
-// parseJWK reads one JSON Web Key. Private and symmetric keys are refused: they have no business here.
-func parseJWK(data []byte) (key crypto.PublicKey, id string, err error) {
+// parseJWK reads one JSON Web Key, bare or in the answer of Plaid's key endpoint, whose expired_at ends its use. Private
+// and symmetric keys are refused: they have no business here.
+func parseJWK(data []byte) (key crypto.PublicKey, id string, expired time.Time, err error) {
 	vals, isObject, err := jwkEnvelope.scan(data)
+	if err == nil && isObject && vals[0].kind == 0 {
+		vals, _, err = plaidKeyEnvelope.scan(data)
+	}
 	if err != nil || !isObject {
-		return nil, "", errJWK
+		return nil, "", expired, errJWK
 	}
-	kty, kid, crv, use := vals[0].text, vals[1].text, vals[2].text, vals[7].text
-	if vals[8].kind != 0 || vals[9].kind != 0 || (use != "" && use != "sig") {
-		return nil, "", errJWK
+	if vals[8].kind != 0 || vals[9].kind != 0 || (vals[7].text != "" && vals[7].text != "sig") {
+		return nil, "", expired, errJWK
 	}
+	key, err = publicOfJWK(vals)
+	return key, vals[1].text, vals[10].time(), err
+}
+
+// publicOfJWK takes the values of jwkEnvelope.
+func publicOfJWK(vals []value) (key crypto.PublicKey, err error) {
 	number := func(v value, size int) []byte {
 		raw, err := base64.RawURLEncoding.Strict().DecodeString(v.text)
 		if err != nil || v.kind != '"' || len(raw) == 0 || size > 0 && len(raw) != size {
@@ -153,25 +167,25 @@ func parseJWK(data []byte) (key crypto.PublicKey, id string, err error) {
 		}
 		return raw
 	}
-	switch kty {
+	switch vals[0].text {
 	case "EC":
 		x, y := number(vals[3], 32), number(vals[4], 32)
-		if crv != "P-256" || x == nil || y == nil {
-			return nil, "", errJWK
+		if vals[2].text != "P-256" || x == nil || y == nil {
+			return nil, errJWK
 		}
 		point := append(append([]byte{4}, x...), y...)
 		if key, err = ecdsa.ParseUncompressedPublicKey(elliptic.P256(), point); err != nil {
-			return nil, "", errJWK
+			return nil, errJWK
 		}
-		return key, kid, nil
+		return key, nil
 	case "RSA":
 		n, e := number(vals[5], 0), number(vals[6], 0)
 		if n == nil || e == nil || len(e) > 4 {
-			return nil, "", errJWK
+			return nil, errJWK
 		}
-		return &rsa.PublicKey{N: new(big.Int).SetBytes(n), E: int(new(big.Int).SetBytes(e).Int64())}, kid, nil
+		return &rsa.PublicKey{N: new(big.Int).SetBytes(n), E: int(new(big.Int).SetBytes(e).Int64())}, nil
 	}
-	return nil, "", errJWK
+	return nil, errJWK
 }
 
 // usableKeys parses the endpoint's keys and leaves out those that CheckEndpoint would not let pass.

@@ -1,0 +1,89 @@
+package adapters
+
+import (
+	"net/url"
+	"regexp"
+	"slices"
+)
+
+// KeyOrigin says where a provider publishes its keys, and how they are recognised. It is what an adapter holds a request's
+// key address against, and what a key source holds against it once more before it uses the network.
+type KeyOrigin struct {
+	Provider string
+	// Certificates is true for PEM certificates and false for a JWK set.
+	Certificates bool
+	// Names are the DNS names of which a certificate must bear one.
+	Names []string
+	// Chain demands that a fetched certificate chains to a trusted root by the intermediates beside it. Where it is false
+	// the file holds the leaf alone, and it is trusted for the HTTPS connection to the provider's own host.
+	Chain bool
+
+	host, path *regexp.Regexp
+}
+
+// NewKeyOrigin makes an origin from regular expressions that the whole host and the whole path must match.
+func NewKeyOrigin(provider, host, path string) (KeyOrigin, error) {
+	h, err := regexp.Compile(`\A(?:` + host + `)\z`)
+	if err != nil {
+		return KeyOrigin{}, err
+	}
+	p, err := regexp.Compile(`\A(?:` + path + `)\z`)
+	if err != nil {
+		return KeyOrigin{}, err
+	}
+	return KeyOrigin{Provider: provider, host: h, path: p}, nil
+}
+
+// Allows reports whether keys may be fetched from the address: https, the host and path of the origin, spelled plainly,
+// and nothing beside them: no user, port, query or fragment.
+func (o KeyOrigin) Allows(address string) bool {
+	u, ok := plainURL(address)
+	return ok && u.RawQuery == "" && !u.ForceQuery && o.host != nil && o.host.MatchString(u.Host) && o.path.MatchString(u.Path)
+}
+
+// plainURL parses an https address that has neither user, port, fragment nor escapes in host and path, and no byte that
+// parsers read in different ways.
+func plainURL(address string) (*url.URL, bool) {
+	if len(address) > keyIDBytesMax {
+		return nil, false
+	}
+	for i := range len(address) {
+		if c := address[i]; c <= ' ' || c > '~' || c == '\\' || c == '#' || c == '@' {
+			return nil, false
+		}
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "https" || u.Opaque != "" || u.User != nil || u.Fragment != "" || u.RawPath != "" {
+		return nil, false
+	}
+	if u.Host == "" || u.Port() != "" || u.Host != u.Hostname() {
+		return nil, false
+	}
+	return u, true
+}
+
+// mustKeyOrigin is NewKeyOrigin for the constants below.
+func mustKeyOrigin(o KeyOrigin, host, path string) KeyOrigin {
+	made, err := NewKeyOrigin(o.Provider, host, path)
+	if err != nil {
+		panic(err)
+	}
+	o.host, o.path = made.host, made.path
+	return o
+}
+
+// awsRegion is the form of a region's name. It is tight because names such as sns.s3-eu-west-1.amazonaws.com belong to
+// whoever has a bucket called "sns".
+const awsRegion = `[a-z]{2,4}(?:-[a-z]{2,12}){1,2}-[0-9]{1,2}`
+
+var (
+	snsOrigin = mustKeyOrigin(KeyOrigin{Provider: "aws_sns", Certificates: true, Names: []string{"sns.amazonaws.com"}},
+		`sns\.`+awsRegion+`\.amazonaws\.com(?:\.cn)?`, `/[A-Za-z0-9_.-]{1,128}\.pem`)
+	paypalOrigin = mustKeyOrigin(KeyOrigin{Provider: "paypal", Certificates: true, Chain: true,
+		Names: []string{"messageverificationcerts.paypal.com", "messageverificationcerts.sandbox.paypal.com"}},
+		`(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){1,4}paypal\.com`, `/v1/notifications/certs/[A-Za-z0-9_-]{1,128}`)
+	googleOrigin = mustKeyOrigin(KeyOrigin{Provider: "google_pubsub"}, `www\.googleapis\.com`, `/oauth2/v3/certs`)
+)
+
+// KeyOrigins lists the origins of the adapters that fetch keys.
+func KeyOrigins() []KeyOrigin { return slices.Clone([]KeyOrigin{snsOrigin, paypalOrigin, googleOrigin}) }
