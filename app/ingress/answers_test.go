@@ -172,7 +172,7 @@ func TestServer_AdapterAnswers(t *testing.T) {
 	}
 	t.Run("a handshake is answered and not stored", func(t *testing.T) {
 		resp := w.send(typed("handshake")).want(200)
-		if resp.body != "challenge" || resp.Header.Get("Content-Type") != "text/plain" {
+		if resp.body != "challenge by POST" || resp.Header.Get("Content-Type") != "text/plain" || resp.Header.Get("X-Echo") != "token" || resp.Header.Get("Location") != "" {
 			t.Errorf("%q %q", resp.body, resp.Header)
 		}
 		if e.count("in", "handshake", "") != 1 || len(e.store.all()) != 0 {
@@ -197,15 +197,37 @@ func TestServer_AdapterAnswers(t *testing.T) {
 	t.Run("our own fault stays ours", func(t *testing.T) {
 		w.send(refused("key_unavailable:400")).want(503)
 	})
-	t.Run("level triggers are stored at each arrival", func(t *testing.T) {
+	t.Run("a level trigger is handed on by its key", func(t *testing.T) {
 		before := len(e.store.all())
 		w.send(typed("trigger")).want(200)
-		w.send(typed("trigger")).want(200)
 		got := e.store.all()[before:]
-		if len(got) != 2 || got[0].Events[0].ProviderEventID == got[1].Events[0].ProviderEventID {
+		if want := []inbox.Event{{CoalesceKey: "inbox-7", Type: "trigger"}}; len(got) != 1 || !cmp.Equal(want, got[0].Events) {
 			t.Errorf("%v", got)
 		}
 	})
+	t.Run("a challenge may come by GET where the provider does so", func(t *testing.T) {
+		e := start(t, func(_ *Config, ep *Endpoint) { ep.Adapter = byGet{} })
+		w := e.dial()
+		get := strings.Replace(head("", "", "X-Sample-Type: handshake"), "POST", "GET", 1)
+		get = strings.Replace(strings.Replace(get, "Content-Type: application/json\r\n", "", 1), "X-Sample-Type: thing.made\r\n", "", 1)
+		if resp := w.send(get).want(200); resp.body != "challenge by GET" {
+			t.Errorf("%q", resp.body)
+		}
+		w.send(post("a", "{}")).want(200)
+		resp := w.send(strings.Replace(post("a", "{}"), "POST", "PUT", 1)).want(405)
+		if allow := resp.Header.Get("Allow"); allow != "POST, GET" {
+			t.Errorf("Allow %q", allow)
+		}
+	})
+}
+
+// byGet is an adapter whose challenges come by GET.
+type byGet struct{ sampleAdapter }
+
+func (a byGet) Describe() adapters.Description {
+	d := a.sampleAdapter.Describe()
+	d.Methods = []string{http.MethodPost, http.MethodGet}
+	return d
 }
 
 func TestServer_SeveralEvents(t *testing.T) {

@@ -68,7 +68,7 @@ func (a anyType) Describe() adapters.Description {
 
 // A body that inflates to 256 MiB is refused by its signature, without being inflated.
 func TestBR202_CompressedBombIsNotInflated(t *testing.T) {
-	bomb := gzipped(t, make([]byte, 256<<20))
+	bomb := strings.Repeat(gzipped(t, make([]byte, 1<<20)), 256) // members of one stream
 	e := start(t, nil)
 	before := heap()
 	var wg sync.WaitGroup
@@ -273,6 +273,50 @@ func TestBR214_NothingOfARequestIsEchoed(t *testing.T) {
 	if s := e.logs.String(); strings.Contains(s, "CANARY") || strings.Contains(s, "canary") {
 		t.Errorf("the log holds a canary:\n%s", s)
 	}
+}
+
+// Bodies that Postgres could not hold as JSON or text are stored as they came.
+func TestBR403_HostileBodiesAreStoredAsTheyCame(t *testing.T) {
+	t.Parallel()
+	e := start(t, nil)
+	w := e.dial()
+	for i, body := range []string{
+		`{"a":"x\u0000y"}`, `{"a":"\ud800"}`, `{"a":1e400000}`, "NaN", "\xef\xbb\xbf{}", "\xff", "", "not JSON", "\x00",
+	} {
+		w.send(post(fmt.Sprint(i), body, "X-Keep: \xff\xfe")).want(200)
+		got := e.store.all()[i]
+		if string(got.Body) != body || got.Headers[2].Value != "\xff\xfe" {
+			t.Errorf("%q: stored %q %q", body, got.Body, got.Headers)
+		}
+	}
+}
+
+// An unknown commit is answered 503 and not repeated; the provider's next try decides.
+func TestBR410_UnknownCommitIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	e := start(t, nil)
+	e.store.fail(inbox.ErrCommitUnknown)
+	w := e.dial()
+	w.send(post("a", "{}")).want(503)
+	if n := len(e.store.ctxErrs); n != 1 {
+		t.Errorf("Accept was called %d times", n)
+	}
+	e.store.fail(nil)
+	w.send(post("a", "{}")).want(200)
+}
+
+// An id that no index could hold reaches the store whole, and the store's refusal is the sender's fault.
+func TestBR416_LongIDIsNotCut(t *testing.T) {
+	t.Parallel()
+	e := start(t, nil)
+	id := strings.Repeat("0123456789", 960)
+	w := e.dial()
+	w.send(post(id, "{}")).want(200)
+	if got := e.store.all()[0].Events[0].ProviderEventID; got != id {
+		t.Errorf("%d characters stored", len(got))
+	}
+	e.store.fail(inbox.ErrBadEvent)
+	w.send(post(id, "{}")).want(400)
 }
 
 // The accessors that inflate, or turn an error into a body, must not stand in this package.

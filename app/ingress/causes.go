@@ -61,6 +61,7 @@ const (
 	causeCommitUnknown    cause = "commit_unknown"
 	causeShuttingDown     cause = "shutting_down"
 	causeByteBudget       cause = "byte_budget"
+	causeConnections      cause = "connections"
 	causePanic            cause = "panic"
 	causeInternal         cause = "internal"
 )
@@ -115,6 +116,7 @@ var rules = map[cause]rule{
 	cause(adapters.NoSecret):       {status: http.StatusServiceUnavailable, outcome: Unavailable, retryAfter: 30 * time.Second},
 	cause(adapters.KeyUnavailable): {status: http.StatusServiceUnavailable, outcome: Unavailable, retryAfter: 10 * time.Second},
 	causeByteBudget:                {status: http.StatusServiceUnavailable, outcome: Unavailable, retryAfter: time.Second, closes: true},
+	causeConnections:               {status: http.StatusServiceUnavailable, outcome: Unavailable, retryAfter: time.Second, closes: true},
 	causeShuttingDown:              {status: http.StatusServiceUnavailable, outcome: Unavailable, retryAfter: time.Second, closes: true},
 	causePanic:                     {status: http.StatusServiceUnavailable, outcome: Unavailable, retryAfter: 30 * time.Second, closes: true},
 	causeInternal:                  {status: http.StatusServiceUnavailable, outcome: Unavailable, retryAfter: 5 * time.Second},

@@ -175,7 +175,8 @@ type Config struct {
 	InflightBytesMax int64
 	// HeaderBytesMax bounds request line and header block; above it the answer is 431. Defaults to 16 KiB.
 	HeaderBytesMax int
-	// ConnsMax bounds open connections, idle ones included. Defaults to 65,536.
+	// ConnsMax bounds open connections, idle ones included. A connection above it is refused with 503, or closed where it
+	// would speak TLS. Defaults to 65,536.
 	ConnsMax int
 	// ReadTimeout bounds the reading of one request, body included. Defaults to 15 s.
 	ReadTimeout time.Duration

@@ -82,25 +82,41 @@ type conns struct {
 	lingering int
 }
 
-// listener hands out linked connections.
+// listener hands out linked connections, at most max at a time. Those above are given to full and closed.
 type listener struct {
 	net.Listener
 	conns *conns
+	max   int
+	full  func(net.Conn)
 }
 
 func (ln listener) Accept() (net.Conn, error) {
-	c, err := ln.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		c, err := ln.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		l := &link{conns: ln.conns, since: time.Now()}
+		if !ln.conns.add(l, c, ln.max) {
+			ln.full(c)
+			closeRaw(c)
+			continue
+		}
+		if tc, ok := c.(*tls.Conn); ok {
+			return &secureConn{Conn: tc, link: l}, nil
+		}
+		return &plainConn{Conn: c, link: l}, nil
 	}
-	l := &link{conns: ln.conns, since: time.Now()}
-	ln.conns.mu.Lock()
-	ln.conns.open[l] = c
-	ln.conns.mu.Unlock()
-	if tc, ok := c.(*tls.Conn); ok {
-		return &secureConn{Conn: tc, link: l}, nil
+}
+
+func (cs *conns) add(l *link, c net.Conn, most int) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if len(cs.open) >= most {
+		return false
 	}
-	return &plainConn{Conn: c, link: l}, nil
+	cs.open[l] = c
+	return true
 }
 
 func (cs *conns) forget(l *link) {

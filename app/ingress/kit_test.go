@@ -89,7 +89,10 @@ func (sampleAdapter) Verify(req *adapters.Request, ep *adapters.Endpoint) (adapt
 		}
 	case typ == "handshake":
 		res.Handshake = true
-		res.Response = &adapters.Response{ContentType: "text/plain", Body: []byte("challenge")}
+		res.Response = &adapters.Response{
+			ContentType: "text/plain", Body: []byte("challenge by " + req.Method),
+			Headers: adapters.Headers{{Name: "X-Echo", Value: "token"}, {Name: "Location", Value: "/"}, {Name: "Content-Length", Value: "1"}},
+		}
 	case typ == "trigger":
 		res.Events = []adapters.Event{{Type: typ, CoalesceKey: "inbox-7"}}
 	case typ == "redirect":

@@ -267,6 +267,44 @@ func TestServer_DeclaredBytesCostNothing(t *testing.T) {
 	e.conns.closeAll()
 }
 
+// Clients that send half a body and then nothing hold what they sent, not what they declared.
+func TestServer_SlowBodiesHoldLittle(t *testing.T) {
+	const clients = 400
+	e := start(t, nil)
+	before := heap()
+	for range clients {
+		e.dial().send(head("a", "", "Content-Length: 1048576") + strings.Repeat("x", 9<<10))
+	}
+	for e.metric("weir_inflight_bytes", nil) < clients*(requestCost+firstBuffer) { // all are being handled
+		time.Sleep(time.Millisecond)
+	}
+	if grown := int64(heap()) - int64(before); grown > clients*128<<10 {
+		t.Errorf("%d KiB for each client", grown>>10/clients)
+	}
+	e.dial().send(post("b", "{}")).want(200)
+	e.conns.closeAll()
+}
+
+func TestServer_ConnectionLimit(t *testing.T) {
+	t.Parallel()
+	e := start(t, func(c *Config, _ *Endpoint) { c.ConnsMax = 2 })
+	first, second := e.dial(), e.dial()
+	first.send(post("a", "{}")).want(200)
+	second.send(post("b", "{}")).want(200)
+	third := e.dial()
+	resp := third.want(503)
+	checkProblem(t, resp)
+	third.ended()
+	e.wantInfo(Accepted, "")
+	e.wantInfo(Accepted, "")
+	e.wantInfo(Unavailable, "connections")
+	first.Close()
+	for e.conns.count() > 1 {
+		time.Sleep(time.Millisecond)
+	}
+	e.dial().send(post("c", "{}")).want(200)
+}
+
 // readers for the error branches of body.read that no network produces on demand.
 type scripted struct {
 	chunks []string

@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
-	"github.com/valyala/fasthttp"
 	"golang.org/x/time/rate"
 )
 
@@ -83,7 +82,7 @@ func (s *Server) logReceipt(info *ReceiptInfo, v *verdict, r rule) {
 			return
 		}
 		e = s.cfg.Log.Error()
-		if v.cause == causeShuttingDown || v.cause == causeByteBudget {
+		if v.cause == causeShuttingDown || v.cause == causeByteBudget || v.cause == causeConnections {
 			e = s.cfg.Log.Warn()
 		}
 	default:
@@ -122,12 +121,4 @@ func (s *Server) logReceipt(info *ReceiptInfo, v *verdict, r rule) {
 		e.Bytes("stack", v.stack)
 	}
 	e.Int("bytes", info.Bytes).Float64("duration_ms", float64(info.Duration.Microseconds())/1e3).AnErr("err", v.err).Msg(msg)
-}
-
-// userKey is where an arrival stands in the request while it is handled.
-type userKey struct{}
-
-func arrivalOf(ctx *fasthttp.RequestCtx) *arrival {
-	a, _ := ctx.UserValue(userKey{}).(*arrival)
-	return a
 }

@@ -35,9 +35,26 @@ type arrival struct {
 	bodyRead bool
 	admitted bool
 	answered bool
+	method   string
+	methods  []string // those of the endpoint; empty means POST
 	ep       *Endpoint
 	body     body
 	info     ReceiptInfo
+}
+
+func (a *arrival) allowed() []string {
+	if len(a.methods) == 0 {
+		return []string{http.MethodPost}
+	}
+	return a.methods
+}
+
+// userKey is where an arrival stands in the request while it is handled.
+type userKey struct{}
+
+func arrivalOf(ctx *fasthttp.RequestCtx) *arrival {
+	a, _ := ctx.UserValue(userKey{}).(*arrival)
+	return a
 }
 
 // arrive returns the request's arrival. The header block is copied before the body is read, because afterwards trailer
@@ -163,14 +180,18 @@ func (s *Server) admit(ctx *fasthttp.RequestCtx, a *arrival) *verdict {
 	if !ok {
 		return refuse(causeUnknownPath)
 	}
-	if !ctx.IsPost() {
+	ep, known := s.cfg.Endpoints(id)
+	known = known && ep != nil
+	if a.method = string(ctx.Method()); known && !ep.Disabled {
+		a.methods = ep.description().Methods
+	}
+	if !slices.Contains(a.allowed(), a.method) {
 		return refuse(causeMethod)
 	}
 	if !s.cfg.AllowPlainHTTP && !ctx.IsTLS() && !s.proxies.secure(addrOf(ctx.RemoteAddr()), a.headers) {
 		return refuse(causeInsecure)
 	}
-	ep, ok := s.cfg.Endpoints(id)
-	if !ok || ep == nil {
+	if !known {
 		return refuse(causeUnknownEndpoint)
 	}
 	a.ep = ep
@@ -178,7 +199,7 @@ func (s *Server) admit(ctx *fasthttp.RequestCtx, a *arrival) *verdict {
 	if ep.Disabled {
 		return refuse(causeDisabled)
 	}
-	if v := checkHeaders(a.headers, ep.description()); v != nil {
+	if v := checkHeaders(a, ep.description()); v != nil {
 		return v
 	}
 	if a.declared > ep.bodyLimit() || a.hidden {
@@ -194,8 +215,9 @@ func (s *Server) admit(ctx *fasthttp.RequestCtx, a *arrival) *verdict {
 	return nil
 }
 
-func checkHeaders(h adapters.Headers, d *adapters.Description) *verdict {
-	if len(d.ContentTypes) > 0 {
+func checkHeaders(a *arrival, d *adapters.Description) *verdict {
+	h := a.headers
+	if len(d.ContentTypes) > 0 && a.method != http.MethodGet && a.method != http.MethodHead {
 		ct, n := h.Get("Content-Type")
 		got := mediaType(ct)
 		if n != 1 || !slices.ContainsFunc(d.ContentTypes, func(want string) bool { return match(mediaType(want), got) }) {
@@ -252,7 +274,7 @@ func (s *Server) take(ctx *fasthttp.RequestCtx, a *arrival) *verdict {
 		return &verdict{cause: cause(adapters.NoSecret), err: err}
 	}
 	res, err := a.ep.Adapter.Verify(&adapters.Request{
-		Method: http.MethodPost, URL: s.calledURL(ctx, a), Headers: a.headers, Body: a.body.bytes, At: a.info.At,
+		Method: a.method, URL: s.calledURL(ctx, a), Headers: a.headers, Body: a.body.bytes, At: a.info.At,
 	}, trusted)
 	if err != nil {
 		return refuseVerify(err)
@@ -362,54 +384,4 @@ func (s *Server) calledURL(ctx *fasthttp.RequestCtx, a *arrival) string {
 	}
 	host, _ := a.headers.Get("Host")
 	return scheme + host + target
-}
-
-// answer writes the verdict and records it. A request is answered once.
-func (s *Server) answer(ctx *fasthttp.RequestCtx, a *arrival, v *verdict) {
-	if a.answered {
-		return
-	}
-	a.answered = true
-	r := v.rule()
-	resp := &ctx.Response
-	writeBody(resp, r, v.response)
-	r.status = resp.StatusCode()
-	switch r.status {
-	case http.StatusMethodNotAllowed:
-		resp.Header.Set("Allow", http.MethodPost)
-	case http.StatusUnauthorized:
-		resp.Header.Set("WWW-Authenticate", "Signature")
-	}
-	if r.retryAfter > 0 {
-		resp.Header.Set("Retry-After", seconds(r.retryAfter))
-	}
-	unread := !a.bodyRead && a.declared != 0
-	if r.closes || a.hidden || s.draining.Load() || unread && (a.declared < 0 || a.declared > drainedByServer) {
-		ctx.SetConnectionClose()
-		if unread && r.outcome != Timeout && v.cause != causeTruncated {
-			markLinger(ctx)
-		}
-	}
-	s.record(a, v, r)
-}
-
-// writeBody writes status and body. An adapter may set both where its provider demands it, but it cannot turn a refusal
-// into a success, a success into a refusal, or anything into a redirect or 410, which make providers give an endpoint up.
-func writeBody(resp *fasthttp.Response, r rule, own *adapters.Response) {
-	resp.SetStatusCode(r.status)
-	if own == nil {
-		if r.status >= 400 {
-			resp.Header.SetContentType("application/problem+json")
-			resp.SetBody(problems[r.status])
-		}
-		return
-	}
-	if own.Status >= 200 && own.Status < 300 && r.status < 300 ||
-		own.Status >= 400 && r.status >= 400 && own.Status != http.StatusGone && r.outcome != Unavailable {
-		resp.SetStatusCode(own.Status)
-	}
-	if own.ContentType != "" {
-		resp.Header.SetContentType(own.ContentType)
-	}
-	resp.SetBody(own.Body)
 }

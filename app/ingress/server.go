@@ -89,7 +89,7 @@ func (s *Server) build() {
 		CaseSensitive:                true,
 		StrictRouting:                true,
 		DisableDefaultContentType:    true,
-		Concurrency:                  s.cfg.ConnsMax,
+		Concurrency:                  s.cfg.ConnsMax + 1024, // the listener's own limit comes first
 		ReadBufferSize:               s.cfg.HeaderBytesMax,
 		ReadTimeout:                  s.cfg.ReadTimeout,
 		WriteTimeout:                 s.cfg.WriteTimeout,
@@ -140,7 +140,7 @@ func (s *Server) Serve(ln net.Listener) error {
 		})
 	}
 	s.mu.Unlock()
-	err := s.app.Listener(listener{Listener: ln, conns: &s.conns})
+	err := s.app.Listener(listener{Listener: ln, conns: &s.conns, max: s.cfg.ConnsMax, full: s.full})
 	if s.draining.Load() {
 		<-s.stopped
 		return nil
@@ -205,6 +205,24 @@ func (s *Server) sweep(ctx context.Context) {
 			s.conns.closeSilent(now)
 		}
 	}
+}
+
+// full answers a connection above the limit. It is called on the accepting goroutine: the few bytes fit into the socket's
+// buffer, and a handshake of TLS would not, so such a connection is only closed.
+func (s *Server) full(c net.Conn) {
+	a := &arrival{started: time.Now()}
+	a.info.At, a.info.Client = s.cfg.Clock(), addrOf(c.RemoteAddr())
+	v := refuse(causeConnections)
+	r := v.rule()
+	if _, secure := c.(*tls.Conn); !secure {
+		var resp fasthttp.Response
+		writeBody(&resp, r, nil)
+		resp.Header.Set(fiber.HeaderRetryAfter, seconds(r.retryAfter))
+		resp.SetConnectionClose()
+		c.SetWriteDeadline(time.Now().Add(time.Second))
+		resp.WriteTo(c)
+	}
+	s.record(a, v, r)
 }
 
 // ignoreClosed drops the error of closing a listener a second time.
