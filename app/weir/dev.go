@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,6 +30,14 @@ type devCmd struct {
 const devDatabase = "weir"
 
 func (c *devCmd) Run(ctx context.Context, o output) (err error) {
+	var up atomic.Bool
+	interrupt := ctx
+	defer func() {
+		// What a cancelled start complains about is of no interest to the one who has cancelled it.
+		if err != nil && !up.Load() && interrupt.Err() != nil {
+			err = errors.New("interrupted while starting; the next start goes on from here")
+		}
+	}()
 	if c.Quiet && c.ExitAfterSamples {
 		return usageError{"--quiet sends no samples to wait for; leave out one of --quiet and --exit-after-samples"}
 	}
@@ -70,32 +79,31 @@ func (c *devCmd) Run(ctx context.Context, o output) (err error) {
 		case <-ctx.Done():
 		}
 	}()
-	return c.serve(ctx, o, log, data, first, stop)
+	return c.serve(ctx, o, log, data, first, stop, func() { up.Store(true) })
 }
 
 // serve runs weir on the running services until ctx ends.
-func (c *devCmd) serve(ctx context.Context, o output, log zerolog.Logger, data devData, first bool, stop context.CancelCauseFunc) error {
+func (c *devCmd) serve(ctx context.Context, o output, log zerolog.Logger, data devData, first bool, stop context.CancelCauseFunc, up func()) error {
 	public, moved, err := listenNear(c.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
+	defer public.Close() // the app closes it too; this is for the faults before
 	o.moved(c.Listen, public, moved)
 	admin, moved, err := listenNear(c.Admin)
 	if err != nil {
-		public.Close()
 		return fmt.Errorf("admin: %w", err)
 	}
+	defer admin.Close()
 	o.moved(c.Admin, admin, moved)
 	cfg, err := app.LoadWith(data.configFile(), func(cfg *app.Config) {
 		cfg.Listen, cfg.Admin = public.Addr().String(), admin.Addr().String()
 		cfg.Timeouts.Grace = 5 * time.Second
 	})
-	if err == nil {
-		err = o.migrate(ctx, cfg)
-	}
 	if err != nil {
-		public.Close()
-		admin.Close()
+		return err
+	}
+	if err := o.migrate(ctx, cfg); err != nil {
 		return err
 	}
 	registry, err := devRegistry()
@@ -106,6 +114,7 @@ func (c *devCmd) serve(ctx context.Context, o output, log zerolog.Logger, data d
 	opts := app.Options{Log: log, Registry: registry, Listener: public, AdminListener: admin,
 		OnReceipt: t.receipt, OnFinished: t.finished}
 	err = serve(ctx, cfg, opts, func(a *app.App) {
+		up()
 		o.welcome(cfg, data, first)
 		if c.Quiet {
 			return

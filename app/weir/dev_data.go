@@ -62,6 +62,9 @@ func (d devData) prepare(dsn, redisURL string) (first bool, err error) {
 	}
 	keyring := filepath.Join(d.dir, "keyring.json")
 	if _, err := os.Stat(keyring); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(d.configFile()); err == nil {
+			return false, fmt.Errorf("%s is gone, and without it no stored payload can be read; put it back, or remove %s to begin anew", keyring, d.dir)
+		}
 		if err := inbox.CreateKeyring(keyring); err != nil {
 			return false, err
 		}

@@ -388,6 +388,12 @@ func TestDev(t *testing.T) {
 	if code := c.stop(t, syscall.SIGINT); code != 0 {
 		t.Errorf("exit code after Ctrl-C %d, want 0", code)
 	}
+	if err := os.Remove(filepath.Join(data, "keyring.json")); err != nil {
+		t.Fatal(err)
+	}
+	if r := weir(t, nil, dev("--quiet")...); r.code != 1 || !strings.Contains(r.stderr, "keyring.json is gone, and without it no stored payload can be read; put it back") {
+		t.Errorf("a start without the keyring: %+v", r)
+	}
 	if last := c.output()[len(c.output())-1]; last != "stopped; the data stays in "+data {
 		t.Errorf("last line %q", last)
 	}
