@@ -260,7 +260,7 @@ func (a *App) checks() []console.Check {
 	checks := []console.Check{
 		{Name: "postgres", Func: func(ctx context.Context) error {
 			if a.store.Ping(ctx) != nil {
-				return errors.New("Postgres does not answer, or is read-only")
+				return errors.New("the database does not answer, or is read-only")
 			}
 			return nil
 		}},

@@ -329,7 +329,7 @@ func TestApp_Readiness(t *testing.T) {
 	proxy.Cut()
 	eventually(t, "unready without Postgres", func() bool {
 		code, body := app.get(t, "/readyz")
-		return code == 503 && strings.Contains(body, `{"name":"postgres","ok":false,"cause":"Postgres does not answer, or is read-only"}`)
+		return code == 503 && strings.Contains(body, `{"name":"postgres","ok":false,"cause":"the database does not answer, or is read-only"}`)
 	})
 	if code, _ := app.get(t, "/livez"); code != 200 {
 		t.Errorf("livez without Postgres: %d, want 200", code)

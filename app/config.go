@@ -345,7 +345,7 @@ func (c *Config) resolve(path string) string {
 
 var (
 	unknownKeyRE = regexp.MustCompile(`^line (\d+): field (.+) not found in type app\.(\w+)$`)
-	wrongTypeRE  = regexp.MustCompile("(?s)^line (\\d+): cannot unmarshal .* into (\\S+)$")
+	wrongTypeRE  = regexp.MustCompile(`(?s)^line (\d+): cannot unmarshal .* into (\S+)$`)
 	twiceRE      = regexp.MustCompile(`^line (\d+): mapping key "(.+)" already defined at line (\d+)$`)
 	syntaxRE     = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.+)$`)
 )
