@@ -29,7 +29,10 @@ type cli struct {
 	Keyring keyringCmd `cmd:"" help:"Make the keys that seal payloads."`
 	Send    sendCmd    `cmd:"" help:"Sign sample events as a provider would and post them."`
 	Events  eventsCmd  `cmd:"" help:"Look at accepted events and run them again."`
+	Bench   benchCmd   `cmd:"" help:"Measure how fast this machine acknowledges."`
 	Version versionCmd `cmd:"" help:"Print the version."`
+
+	BenchServer benchServerCmd `cmd:"" hidden:""`
 }
 
 // output is where a command writes and how.
