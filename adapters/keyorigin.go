@@ -1,9 +1,9 @@
 package adapters
 
 import (
+	"fmt"
 	"net/url"
 	"regexp"
-	"slices"
 )
 
 // KeyOrigin says where a provider publishes its keys, and how they are recognised. It is what an adapter holds a request's
@@ -12,26 +12,28 @@ type KeyOrigin struct {
 	Provider string
 	// Certificates is true for PEM certificates and false for a JWK set.
 	Certificates bool
-	// Names are the DNS names of which a certificate must bear one.
-	Names []string
 	// Chain demands that a fetched certificate chains to a trusted root by the intermediates beside it. Where it is false
 	// the file holds the leaf alone, and it is trusted for the HTTPS connection to the provider's own host.
 	Chain bool
 
-	host, path *regexp.Regexp
+	host, path, name *regexp.Regexp
 }
 
-// NewKeyOrigin makes an origin from regular expressions that the whole host and the whole path must match.
-func NewKeyOrigin(provider, host, path string) (KeyOrigin, error) {
-	h, err := regexp.Compile(`\A(?:` + host + `)\z`)
-	if err != nil {
-		return KeyOrigin{}, err
+// NewKeyOrigin makes an origin from regular expressions that the whole host, the whole path and, for certificates, one
+// whole name of the certificate must match.
+func NewKeyOrigin(provider, host, path, name string) (KeyOrigin, error) {
+	o := KeyOrigin{Provider: provider, Certificates: name != ""}
+	for _, part := range []struct {
+		compiled **regexp.Regexp
+		text     string
+	}{{&o.host, host}, {&o.path, path}, {&o.name, name}} {
+		re, err := regexp.Compile(`\A(?:` + part.text + `)\z`)
+		if err != nil {
+			return KeyOrigin{}, fmt.Errorf("adapters: key origin of %s: %w", provider, err)
+		}
+		*part.compiled = re
 	}
-	p, err := regexp.Compile(`\A(?:` + path + `)\z`)
-	if err != nil {
-		return KeyOrigin{}, err
-	}
-	return KeyOrigin{Provider: provider, host: h, path: p}, nil
+	return o, nil
 }
 
 // Allows reports whether keys may be fetched from the address: https, the host and path of the origin, spelled plainly,
@@ -39,6 +41,11 @@ func NewKeyOrigin(provider, host, path string) (KeyOrigin, error) {
 func (o KeyOrigin) Allows(address string) bool {
 	u, ok := plainURL(address)
 	return ok && u.RawQuery == "" && !u.ForceQuery && o.host != nil && o.host.MatchString(u.Host) && o.path.MatchString(u.Path)
+}
+
+// Names reports whether a certificate of this origin may bear the name, which is its common name or a DNS name.
+func (o KeyOrigin) Names(name string) bool {
+	return o.Certificates && name != "" && o.name.MatchString(name)
 }
 
 // plainURL parses an https address that has neither user, port, fragment nor escapes in host and path, and no byte that
@@ -63,12 +70,12 @@ func plainURL(address string) (*url.URL, bool) {
 }
 
 // mustKeyOrigin is NewKeyOrigin for the constants below.
-func mustKeyOrigin(o KeyOrigin, host, path string) KeyOrigin {
-	made, err := NewKeyOrigin(o.Provider, host, path)
+func mustKeyOrigin(provider, host, path, name string, chain bool) KeyOrigin {
+	o, err := NewKeyOrigin(provider, host, path, name)
 	if err != nil {
 		panic(err)
 	}
-	o.host, o.path = made.host, made.path
+	o.Chain = chain
 	return o
 }
 
@@ -77,13 +84,12 @@ func mustKeyOrigin(o KeyOrigin, host, path string) KeyOrigin {
 const awsRegion = `[a-z]{2,4}(?:-[a-z]{2,12}){1,2}-[0-9]{1,2}`
 
 var (
-	snsOrigin = mustKeyOrigin(KeyOrigin{Provider: "aws_sns", Certificates: true, Names: []string{"sns.amazonaws.com"}},
-		`sns\.`+awsRegion+`\.amazonaws\.com(?:\.cn)?`, `/[A-Za-z0-9_.-]{1,128}\.pem`)
-	paypalOrigin = mustKeyOrigin(KeyOrigin{Provider: "paypal", Certificates: true, Chain: true,
-		Names: []string{"messageverificationcerts.paypal.com", "messageverificationcerts.sandbox.paypal.com"}},
-		`(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){1,4}paypal\.com`, `/v1/notifications/certs/[A-Za-z0-9_-]{1,128}`)
-	googleOrigin = mustKeyOrigin(KeyOrigin{Provider: "google_pubsub"}, `www\.googleapis\.com`, `/oauth2/v3/certs`)
+	snsOrigin = mustKeyOrigin("aws_sns", `sns\.`+awsRegion+`\.amazonaws\.com(?:\.cn)?`, `/[A-Za-z0-9_.-]{1,128}\.pem`,
+		`sns(?:-signing)?\.(?:`+awsRegion+`\.)?amazonaws\.com(?:\.cn)?`, false)
+	paypalOrigin = mustKeyOrigin("paypal", `(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){1,4}paypal\.com`,
+		`/v1/notifications/certs/[A-Za-z0-9_-]{1,128}`, `messageverificationcerts(?:\.sandbox)?\.paypal\.com`, true)
+	googleOrigin = mustKeyOrigin("google_pubsub", `www\.googleapis\.com`, `/oauth2/v3/certs`, "", false)
 )
 
 // KeyOrigins lists the origins of the adapters that fetch keys.
-func KeyOrigins() []KeyOrigin { return slices.Clone([]KeyOrigin{snsOrigin, paypalOrigin, googleOrigin}) }
+func KeyOrigins() []KeyOrigin { return []KeyOrigin{snsOrigin, paypalOrigin, googleOrigin} }
