@@ -40,7 +40,7 @@ func (r *Registry) Lookup(provider string) (Adapter, bool) {
 	return a, ok
 }
 
-var builtin = mustRegistry(Discord{}, GitHub{}, GooglePubSub{}, PayPal{}, Plaid{}, SendGrid{}, StandardWebhooks{}, Stripe{}, Wise{})
+var builtin = mustRegistry(AWSSNS{}, Discord{}, GitHub{}, GooglePubSub{}, PayPal{}, Plaid{}, SendGrid{}, StandardWebhooks{}, Stripe{}, Wise{})
 
 func mustRegistry(list ...Adapter) *Registry {
 	r, err := NewRegistry(list...)
