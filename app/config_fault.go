@@ -2,8 +2,11 @@ package app
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -155,4 +158,70 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+var (
+	unknownKeyRE = regexp.MustCompile(`^line (\d+): field (.+) not found in type app\.(\w+)$`)
+	wrongTypeRE  = regexp.MustCompile(`(?s)^line (\d+): cannot unmarshal .* into (\S+)$`)
+	twiceRE      = regexp.MustCompile(`^line (\d+): mapping key "(.+)" already defined at line (\d+)$`)
+	syntaxRE     = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.+)$`)
+)
+
+// yamlFaults turns a decoder's error into faults. Values never appear in them: one may be a password. whole is false if
+// the file, or a section of it, was not read at all, so that nothing more can be said about it.
+func yamlFaults(path string, text []byte, err error) (faults []Fault, whole bool) {
+	var te *yaml.TypeError
+	switch {
+	case err == nil || errors.Is(err, io.EOF):
+		return nil, true
+	case !errors.As(err, &te):
+		m := syntaxRE.FindStringSubmatch(err.Error())
+		if m == nil || strings.HasPrefix(m[2], "unknown anchor") { // an unquoted value that begins with *
+			return []Fault{{File: path, Problem: "is not YAML", Remedy: "correct the syntax"}}, false
+		}
+		return []Fault{{File: path, Line: m[1], Problem: "is not YAML: " + m[2], Remedy: "correct the syntax"}}, false
+	}
+	var doc yaml.Node
+	_ = yaml.Unmarshal(text, &doc) // it parsed before
+	whole = true
+	for _, e := range te.Errors {
+		f := Fault{File: path, Problem: "cannot be read", Remedy: "docs/config.md lists all keys"}
+		if m := unknownKeyRE.FindStringSubmatch(e); m != nil {
+			f.Line, f.Problem = m[1], "unknown key"
+			if near := nearest(m[2], m[3]); near != "" {
+				f.Remedy = fmt.Sprintf("did you mean %q?", near)
+			} else {
+				f.Remedy = "remove it (docs/config.md lists all keys)"
+			}
+		} else if m := wrongTypeRE.FindStringSubmatch(e); m != nil {
+			f.Line, f.Problem, f.Remedy = m[1], "the value is not "+kindOf(m[2]), "correct it"
+		} else if m := twiceRE.FindStringSubmatch(e); m != nil {
+			f.Line, f.Problem, f.Remedy = m[1], "the key stands twice", "remove this one or the one in line "+m[3]
+			whole = false
+		}
+		line, _ := strconv.Atoi(f.Line)
+		f.Key = keyAt(&doc, line)
+		faults = append(faults, f)
+	}
+	return faults, whole
+}
+
+// kindOf says in words what a Go type wants to read.
+func kindOf(typ string) string {
+	switch {
+	case typ == "time.Duration":
+		return "a duration such as 30s or 5m"
+	case typ == "bool":
+		return "true or false"
+	case typ == "string":
+		return "one piece of text"
+	case strings.HasPrefix(typ, "int"):
+		return "a whole number"
+	case strings.HasPrefix(typ, "float"):
+		return "a number"
+	case strings.HasPrefix(typ, "[]"):
+		return "a list"
+	default:
+		return "a section with keys of its own"
+	}
 }
