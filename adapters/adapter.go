@@ -113,6 +113,8 @@ type Result struct {
 	Handshake bool
 	// Response is the body the provider expects with the 2xx; nil means an empty 200.
 	Response *Response
+	// Untrusted counts items of a batch that bring their own credential, which did not hold. They are left out.
+	Untrusted int
 	// Action is a URL that an operator may open to complete a handshake. weir never opens it by itself, and since it may
 	// hold a token it belongs into no log.
 	Action string
