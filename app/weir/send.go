@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirhq/weir/adapters"
+	"github.com/weirhq/weir/adapters/secrets"
 	"github.com/weirhq/weir/app"
 )
 
@@ -22,7 +23,7 @@ type sendCmd struct {
 	Type       string        `arg:"" help:"The event type, for example invoice.paid."`
 	To         string        `placeholder:"URL" help:"Where to post. Defaults to the endpoint's address in the config."`
 	Endpoint   string        `placeholder:"ID" help:"Sign with the current secret of this endpoint of the config."`
-	SecretFile string        `placeholder:"FILE" help:"Sign with the secret in this file: one line, as the provider shows it."`
+	SecretFile string        `placeholder:"FILE" help:"Sign with the secret in this file: one line, as the provider shows it, or a secret document."`
 	Count      int           `default:"1" help:"How many events to send, one after the other."`
 	At         time.Time     `placeholder:"TIME" help:"Sign as of this time (RFC 3339). The same time makes the same events again: duplicates. Defaults to now."`
 	Timeout    time.Duration `default:"10s" help:"How long to wait for one answer."`
@@ -94,11 +95,11 @@ func (c *sendCmd) target() (url string, secret adapters.Secret, err error) {
 		if err != nil {
 			return "", secret, fmt.Errorf("secret file: %w", err)
 		}
-		value := bytes.TrimRight(text, "\r\n")
-		if len(value) == 0 {
-			return "", secret, fmt.Errorf("secret file %s is empty; write the provider's signing secret into it", c.SecretFile)
+		doc, err := secrets.Parse(text)
+		if err != nil {
+			return "", secret, fmt.Errorf("secret file %s: %w", c.SecretFile, err)
 		}
-		return c.To, adapters.Secret{Version: "file", Value: value}, nil
+		return c.To, doc.Secrets(time.Now())[0], nil // a document has a current version
 	}
 	cfg, err := app.Load(c.path())
 	if err != nil {
