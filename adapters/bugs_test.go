@@ -159,9 +159,12 @@ func TestBR107_AnEmptySecretVerifiesNobody(t *testing.T) {
 func TestBR109_NoSignatureIsNoPass(t *testing.T) {
 	t.Parallel()
 	for _, a := range adapters.All() {
-		provider := a.Describe().Provider
+		provider, header := a.Describe().Provider, signatureHeader(a)
+		if header == "" {
+			continue
+		}
 		req := signed(t, a, "msg_1", "push", []byte(`{"id":"evt_1","type":"t"}`))
-		isSignature := func(h adapters.Header) bool { return strings.Contains(strings.ToLower(h.Name), "signature") }
+		isSignature := func(h adapters.Header) bool { return h.Name == header }
 		at := slices.IndexFunc(req.Headers, isSignature)
 		name, value := req.Headers[at].Name, req.Headers[at].Value
 
@@ -174,6 +177,9 @@ func TestBR109_NoSignatureIsNoPass(t *testing.T) {
 		wantCause(t, provider+": in the query", verifyCause(a, &query), adapters.MissingSignature)
 
 		for _, other := range []string{"X-Signature", "X-Hub-Signature", "X-Stripe-Signature", "svix-signature", name + "_"} {
+			if strings.EqualFold(other, name) {
+				continue
+			}
 			spelled := absent
 			spelled.Headers = append(slices.Clone(absent.Headers), adapters.Header{Name: other, Value: value})
 			wantCause(t, provider+": as "+other, verifyCause(a, &spelled), adapters.MissingSignature)
@@ -266,6 +272,9 @@ func TestBR117_HexHasNoCase(t *testing.T) {
 func TestBR118_CarelessCopiesAreNamed(t *testing.T) {
 	t.Parallel()
 	for _, a := range adapters.All() {
+		if signatureHeader(a) == "" {
+			continue
+		}
 		good := string(endpointFor(a).Secrets[0].Value)
 		for _, value := range []string{good + "\n", good + "\r\n", " " + good, "\ufeff" + good, good + "\u200b", "v1," + good} {
 			ep := &adapters.Endpoint{ID: "pay", Secrets: []adapters.Secret{{Version: "v7", Value: []byte(value)}}}

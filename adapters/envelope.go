@@ -3,10 +3,10 @@ package adapters
 import (
 	"bytes"
 	"errors"
-	"io"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -43,6 +43,8 @@ type value struct {
 	text string
 	// unusable marks a string or number that is too long or not valid Unicode; text is empty then.
 	unusable bool
+	// array is the spelling of an array.
+	array []byte
 }
 
 // absent reports that the value is missing or null.
@@ -105,58 +107,28 @@ func (n *node) child(name string) *node {
 }
 
 // scan reads the wanted values of body. The error is errSyntax or errDepth. isObject says that the body is an object;
-// other JSON yields no values.
+// other JSON yields no values but the whole.
 func (e *envelope) scan(body []byte) (vals []value, isObject bool, err error) {
-	if deeperThan(body, depthMax) {
-		return nil, false, errDepth
-	}
-	d := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	vals = make([]value, e.size)
-	isObject = d.PeekKind() == '{'
-	if err := e.root.read(d, vals); err != nil {
+	s := scanner{body: body}
+	if err := e.next(&s, vals); err != nil {
+		return nil, false, err
+	}
+	if s.pos < len(body) {
 		return nil, false, errSyntax
 	}
-	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, false, errSyntax
-	}
-	return vals, isObject, nil
+	first := scanner{body: body}
+	first.space()
+	return vals, body[first.pos] == '{', nil
 }
 
-// read consumes one value of the body that stands at n. Its recursion is bounded by the pointers' length.
-func (n *node) read(d *jsontext.Decoder, vals []value) error {
-	n.clear(vals)
-	if len(n.children) == 0 || d.PeekKind() != '{' {
-		raw, err := d.ReadValue()
-		if err != nil {
-			return err
-		}
-		if n.index >= 0 {
-			vals[n.index] = newValue(raw)
-		}
-		return nil
-	}
-	if _, err := d.ReadToken(); err != nil {
+// next reads the wanted values of the value at the scanner's place, and passes over it and the white space behind it.
+func (e *envelope) next(s *scanner, vals []value) error {
+	if err := s.value(&e.root, vals); err != nil {
 		return err
 	}
-	if n.index >= 0 {
-		vals[n.index] = value{kind: '{'}
-	}
-	for d.PeekKind() != '}' {
-		name, err := d.ReadValue()
-		if err != nil {
-			return err
-		}
-		if c := n.find(name); c != nil {
-			err = c.read(d, vals)
-		} else {
-			err = d.SkipValue()
-		}
-		if err != nil {
-			return err
-		}
-	}
-	_, err := d.ReadToken()
-	return err
+	s.space()
+	return nil
 }
 
 // clear forgets what an earlier member of the same name left.
@@ -189,51 +161,34 @@ func (n *node) find(quoted []byte) *node {
 	return nil
 }
 
-func newValue(raw jsontext.Value) value {
-	v := value{kind: raw.Kind()}
-	switch v.kind {
+// newValue takes a value that the scanner has passed over.
+func newValue(raw []byte) value {
+	switch raw[0] {
 	case '"':
-		if len(raw) > rawMax {
+		v := value{kind: '"'}
+		switch text := raw[1 : len(raw)-1]; {
+		case len(raw) > rawMax:
 			v.unusable = true
-			return v
-		}
-		text, err := jsontext.AppendUnquote(nil, raw)
-		if err != nil {
-			v.unusable = true
-			return v
-		}
-		v.text = string(text)
-	case '0':
-		if len(raw) > digitsMax {
-			v.unusable = true
-			return v
-		}
-		v.text = string(raw)
-	}
-	return v
-}
-
-// deeperThan reports whether arrays and objects nest deeper than limit. It only tells strings from structure and is
-// exact on every valid beginning of a document; what follows the first fault is the parser's to refuse.
-func deeperThan(body []byte, limit int) bool {
-	depth := 0
-	for i := 0; i < len(body); i++ {
-		switch body[i] {
-		case '"':
-			for i++; i < len(body) && body[i] != '"'; i++ {
-				if body[i] == '\\' {
-					i++
-				}
+		case bytes.IndexByte(text, '\\') < 0:
+			if v.unusable = !utf8.Valid(text); !v.unusable {
+				v.text = string(text)
 			}
-		case '{', '[':
-			if depth++; depth > limit {
-				return true
+		default:
+			plain, err := jsontext.AppendUnquote(nil, raw)
+			if v.unusable = err != nil; !v.unusable {
+				v.text = string(plain)
 			}
-		case '}', ']':
-			depth--
 		}
+		return v
+	case 'n', 't', 'f', '{':
+		return value{kind: jsontext.Kind(raw[0])}
+	case '[':
+		return value{kind: '[', array: raw}
 	}
-	return false
+	if len(raw) > digitsMax {
+		return value{kind: '0', unusable: true}
+	}
+	return value{kind: '0', text: string(raw)}
 }
 
 // parseDigits reads a plain decimal number without sign, space, fraction or exponent.

@@ -27,7 +27,7 @@ func TestEnvelope_Scan(t *testing.T) {
 		{"reads what stands at the pointers", `{"id":"a","n":12,"data":{"object":{"id":"o"},"id":"x"}}`, []value{str("a"), num("12"), str("o"), object}},
 		{"absent values are zero", `{}`, []value{{}, {}, {}, {}}},
 		{"null is told from absent", `{"id":null}`, []value{{kind: 'n'}, {}, {}, {}}},
-		{"other kinds are told", `{"id":true,"n":[1],"data":false}`, []value{{kind: 't'}, {kind: '['}, {}, {kind: 'f'}}},
+		{"other kinds are told", `{"id":true,"n":[1],"data":false}`, []value{{kind: 't'}, {kind: '[', array: []byte("[1]")}, {}, {kind: 'f'}}},
 		{"white space and a final newline", " \t\r\n{ \"id\" : \"a\" } \n", []value{str("a"), {}, {}, {}}},
 		{"names are exact", `{"ID":"b","Id":"c","id ":"d"}`, []value{{}, {}, {}, {}}},
 		{"names may be escaped", `{"\u0069d":"a"}`, []value{str("a"), {}, {}, {}}},

@@ -40,10 +40,11 @@ func (r *Registry) Lookup(provider string) (Adapter, bool) {
 	return a, ok
 }
 
-var builtin = mustRegistry(AWSSNS{}, Discord{}, GitHub{}, GooglePubSub{}, PayPal{}, Plaid{}, SendGrid{}, StandardWebhooks{}, Stripe{}, Wise{})
+var builtin = mustRegistry(AWSSNS{}, Discord{}, GitHub{}, GooglePubSub{}, Mailgun{}, PayPal{}, Plaid{}, SendGrid{}, StandardWebhooks{}, Stripe{}, Wise{})
 
+// mustRegistry joins the declared providers with those that are written in Go.
 func mustRegistry(list ...Adapter) *Registry {
-	r, err := NewRegistry(list...)
+	r, err := NewRegistry(append(catalogue(), list...)...)
 	if err != nil {
 		panic(err)
 	}

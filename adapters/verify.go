@@ -116,13 +116,17 @@ func matchMAC(keys []macKey, signatures [][]byte, parts ...[]byte) (version stri
 
 // checkFresh holds the signed time against the moment of arrival. A time exactly at the edge of the tolerance passes.
 func checkFresh(signed int64, at time.Time, tolerance, standard time.Duration) error {
-	if tolerance <= 0 || tolerance > toleranceMax {
-		tolerance = standard
-	}
 	if signed > unixSecondsMax {
 		return refuse(Future, "timestamp")
 	}
-	switch age := at.Sub(time.Unix(signed, 0)); {
+	return checkAge(time.Unix(signed, 0), at, tolerance, standard)
+}
+
+func checkAge(signed, at time.Time, tolerance, standard time.Duration) error {
+	if tolerance <= 0 || tolerance > toleranceMax {
+		tolerance = standard
+	}
+	switch age := at.Sub(signed); {
 	case age > tolerance:
 		return refuse(Stale, "timestamp")
 	case age < -tolerance:

@@ -56,7 +56,9 @@ type Want struct {
 	Events []WantEvent
 	// MatchedVersion is empty where the vector does not say.
 	MatchedVersion string
-	Handshake      bool
+	// TypeOpen says that the vector leaves the events' types to the adapter.
+	TypeOpen  bool
+	Handshake bool
 	// Response is the answer that the provider demands, nil where any will do. With a Cause only its status counts.
 	Response *adapters.Response
 }
@@ -272,6 +274,11 @@ func (f *file) want(i int) (Want, error) {
 	case "ok":
 	case "handshake", "test_notification":
 		w.Handshake = true
+	case "fetch_required":
+		// What must be fetched is the object that the notice names, or else the key.
+		if key := src.CoalesceKey; key != nil {
+			w.Cause, w.TypeOpen, w.Events = "", true, []WantEvent{{CoalesceKey: *key}}
+		}
 	default:
 		if w.Cause == "" {
 			return Want{}, fmt.Errorf("unknown result %q", src.Result)
