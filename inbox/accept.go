@@ -338,7 +338,7 @@ with item as materialized (
     set last_seen_at = greatest(h.last_seen_at, excluded.last_seen_at)
   returning h.provider, h.endpoint_id, h.coalesce_key, h.inbox_id
 ), named as materialized (
-  select i.ord, i.inbox_id, coalesce('coalesced:' || head.inbox_id::text, i.provider_event_id) as provider_event_id
+  select i.*, coalesce('coalesced:' || head.inbox_id::text, i.provider_event_id) as event_id
   from item i left join head on head.provider = i.provider and head.endpoint_id = i.endpoint_id
     and head.coalesce_key = i.coalesce_key
 ), wanted as materialized (
@@ -349,11 +349,11 @@ with item as materialized (
   insert into weir.webhook_inbox as w (inbox_id, provider, endpoint_id, provider_event_id, event_type, object_id,
     object_version, provider_created_at, received_at, raw_payload_ref, payload_index, payload_hash,
     matched_secret_version, duplicate_count, last_seen_at, open_deliveries)
-  select i.inbox_id, i.provider, i.endpoint_id, n.provider_event_id, i.event_type, i.object_id, i.object_version,
-    i.provider_created_at, i.received_at, i.raw_payload_ref, i.payload_index, i.payload_hash,
-    i.matched_secret_version, i.duplicates, i.received_at,
-    greatest(1, (select count(*) from wanted where wanted.inbox_id = i.inbox_id))
-  from item i join named n using (ord) order by i.ord
+  select n.inbox_id, n.provider, n.endpoint_id, n.event_id, n.event_type, n.object_id, n.object_version,
+    n.provider_created_at, n.received_at, n.raw_payload_ref, n.payload_index, n.payload_hash,
+    n.matched_secret_version, n.duplicates, n.received_at, coalesce(c.deliveries, 1)
+  from named n
+  left join (select inbox_id, count(*) as deliveries from wanted group by inbox_id) c using (inbox_id) order by n.ord
   on conflict (provider, endpoint_id, provider_event_id) do update
     set duplicate_count = w.duplicate_count + 1 + excluded.duplicate_count,
         last_seen_at = greatest(w.last_seen_at, excluded.last_seen_at)
@@ -370,10 +370,9 @@ with item as materialized (
   from fresh f left join wanted w using (inbox_id) order by f.ord, w.processor
   returning outbox_id, inbox_id, topic
 )
-select i.ord, ins.inbox_id, ins.payload_hash, out.outbox_id, out.topic
-from item i
-join named n using (ord)
-join ins on ins.provider = i.provider and ins.endpoint_id = i.endpoint_id and ins.provider_event_id = n.provider_event_id
+select n.ord, ins.inbox_id, ins.payload_hash, out.outbox_id, out.topic
+from named n
+join ins on ins.provider = n.provider and ins.endpoint_id = n.endpoint_id and ins.provider_event_id = n.event_id
 left join out on out.inbox_id = ins.inbox_id`
 
 // commitOnce runs the statement once and, on success, answers every item.

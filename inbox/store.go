@@ -228,8 +228,15 @@ func pinned(extra map[string]string) map[string]string {
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
+// The accept statement joins arrays with each other by keys that name one row each: a hash of the batch is right for every
+// size, a loop over it costs the square. Its plan needs no values, so it is made once for each connection.
 func acceptParams(cfg Config) map[string]string {
-	return pinned(map[string]string{"statement_timeout": millis(cfg.CommitTimeout), "jit": "off"})
+	return pinned(map[string]string{
+		"statement_timeout": millis(cfg.CommitTimeout),
+		"enable_nestloop":   "off",
+		"plan_cache_mode":   "force_generic_plan",
+		"jit":               "off",
+	})
 }
 
 // The open-work statements join arrays of ids with tables of any size and age; they must take the index whatever the
