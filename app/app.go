@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/rs/zerolog"
 
+	"github.com/weirhq/weir/adapters/keysource"
 	"github.com/weirhq/weir/app/console"
 	"github.com/weirhq/weir/app/ingress"
 	"github.com/weirhq/weir/inbox"
@@ -46,6 +47,7 @@ type App struct {
 
 	metrics    *prometheus.Registry
 	endpoints  *endpoints
+	keys       *keysource.Source
 	store      *inbox.Store
 	streams    *streams.Streams
 	runner     *processors.Runner
@@ -78,7 +80,7 @@ func New(ctx context.Context, cfg Config, opts Options) (*App, error) {
 	start, cancel := context.WithTimeoutCause(ctx, a.cfg.Timeouts.Start,
 		fmt.Errorf("not open after %v (timeouts.start)", a.cfg.Timeouts.Start))
 	defer cancel()
-	for _, open := range []func(context.Context) error{a.openEndpoints, a.openStore, a.openStreams, a.openRunner, a.openReconciler, a.openConsole} {
+	for _, open := range []func(context.Context) error{a.openEndpoints, a.openKeys, a.openStore, a.openStreams, a.openRunner, a.openReconciler, a.openConsole} {
 		if err := open(start); err != nil {
 			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
@@ -106,6 +108,12 @@ func newRegistry() *prometheus.Registry {
 
 func (a *App) openEndpoints(context.Context) (err error) {
 	a.endpoints, err = a.cfg.openEndpoints()
+	return err
+}
+
+// openKeys opens what fetches providers' public keys. It uses the network only once a request asks for a key.
+func (a *App) openKeys(context.Context) (err error) {
+	a.keys, err = keysource.New(keysource.Config{Log: a.log, Metrics: a.metrics})
 	return err
 }
 
@@ -345,6 +353,9 @@ func (a *App) Close(ctx context.Context) error {
 
 func (a *App) close(ctx context.Context) error {
 	var errs []error
+	if a.keys != nil {
+		a.keys.Close()
+	}
 	if a.streams != nil {
 		errs = append(errs, a.streams.Close())
 	}

@@ -192,6 +192,7 @@ func (a *App) ingressActor(limit time.Duration) (func(context.Context) error, er
 	cfg := ingress.Config{
 		Endpoints:        a.endpoints.lookup,
 		Accept:           a.store.Accept,
+		Verify:           a.keys.Verify,
 		OnReceipt:        a.opts.OnReceipt,
 		Providers:        a.endpoints.providerLimits(),
 		TrustedProxies:   a.cfg.trustedProxies(),

@@ -157,6 +157,9 @@ type Config struct {
 	Endpoints func(id string) (*Endpoint, bool)
 	// Accept stores a verified receipt. It returns nil only when every event is committed.
 	Accept func(ctx context.Context, r inbox.Receipt) ([]inbox.Accepted, error)
+	// Verify verifies a request, for adapters whose keys may have to be fetched. It bounds its own time. Defaults to the
+	// adapter's own Verify, which refuses such requests as KeyUnavailable.
+	Verify func(ctx context.Context, a adapters.Adapter, req *adapters.Request, ep *adapters.Endpoint) (adapters.Result, error)
 	// OnReceipt is told of every answered request. It is called on the request's path and must be quick.
 	OnReceipt func(ReceiptInfo)
 
@@ -196,6 +199,11 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
+	if c.Verify == nil {
+		c.Verify = func(_ context.Context, a adapters.Adapter, req *adapters.Request, ep *adapters.Endpoint) (adapters.Result, error) {
+			return a.Verify(req, ep)
+		}
+	}
 	if c.InflightBytesMax == 0 {
 		c.InflightBytesMax = DefaultInflightBytesMax
 	}

@@ -273,7 +273,7 @@ func (s *Server) take(ctx *fasthttp.RequestCtx, a *arrival) *verdict {
 	if err != nil || trusted == nil {
 		return &verdict{cause: cause(adapters.NoSecret), err: err}
 	}
-	res, err := a.ep.Adapter.Verify(&adapters.Request{
+	res, err := s.cfg.Verify(context.Background(), a.ep.Adapter, &adapters.Request{
 		Method: a.method, URL: s.calledURL(ctx, a), Headers: a.headers, Body: a.body.bytes, At: a.info.At,
 	}, trusted)
 	if err != nil {
