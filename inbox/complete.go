@@ -89,7 +89,7 @@ func (s *Store) Complete(ctx context.Context, d *Delivery, c Completion, apply f
 		return "", s.whyNotFinished(ctx, tx, d, xid)
 	}
 	fault.Point("worker.before_commit")
-	return s.commitCompletion(ctx, tx, d, outcome)
+	return s.commitCompletion(ctx, tx, d, outcome, xid != "")
 }
 
 // finish deletes the outbox row and closes the event if our lease still holds. The handler's planner settings end here:
@@ -179,8 +179,9 @@ func (s *Store) whyNotFinished(ctx context.Context, tx pgx.Tx, d *Delivery, xid 
 }
 
 // commitCompletion commits and, if the outcome is unknown, reads the marker on another connection. An absent marker
-// proves nothing, since the server may still be at it: then the outcome stays unknown and the lease runs out.
-func (s *Store) commitCompletion(ctx context.Context, tx pgx.Tx, d *Delivery, outcome Outcome) (Outcome, error) {
+// proves nothing, since the server may still be at it: then the outcome stays unknown and the lease runs out. One that
+// another attempt has written, where ours was to write it (marked), proves that ours was rolled back.
+func (s *Store) commitCompletion(ctx context.Context, tx pgx.Tx, d *Delivery, outcome Outcome, marked bool) (Outcome, error) {
 	conn := tx.Conn()
 	delete(conn.PgConn().CustomData(), syncWaitCancelled)
 	err := tx.Commit(ctx)
@@ -195,11 +196,14 @@ func (s *Store) commitCompletion(ctx context.Context, tx pgx.Tx, d *Delivery, ou
 	var found Outcome
 	var byUs bool
 	readErr := s.open.QueryRow(check, `
-select outcome, inbox_id = $5 from weir.processed_event
+select outcome, inbox_id = $5 and (attempt_count = $6 or not $7) from weir.processed_event
 where processor = $1 and provider = $2 and endpoint_id = $3 and provider_event_id = $4`,
-		d.Topic, d.Provider, d.EndpointID, d.ProviderEventID, d.InboxID).Scan(&found, &byUs)
-	if readErr == nil && byUs {
+		d.Topic, d.Provider, d.EndpointID, d.ProviderEventID, d.InboxID, d.Attempt, marked).Scan(&found, &byUs)
+	switch {
+	case readErr == nil && byUs:
 		return found, nil
+	case readErr == nil && marked:
+		return "", fmt.Errorf("inbox: complete: %w", ErrLeaseLost)
 	}
 	return "", fmt.Errorf("%w: complete: %w", ErrCommitUnknown, errors.Join(err, readErr))
 }
