@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -77,6 +78,9 @@ type Record struct {
 type Sender struct {
 	site   *Site
 	client *http.Client
+	// addrs are asked in turn; the site's address if there is none.
+	addrs []string
+	turn  atomic.Int64
 
 	mu      sync.Mutex
 	records map[string]*Record
@@ -91,6 +95,20 @@ func (s *Site) Sender(conns int) *Sender {
 		site: s, records: map[string]*Record{}, answers: map[int]int{},
 		client: &http.Client{Transport: transport, Timeout: 15 * time.Second},
 	}
+}
+
+// Spread makes the provider post to several processes in turn, as through a load balancer.
+func (s *Sender) Spread(to ...*Process) {
+	for _, p := range to {
+		s.addrs = append(s.addrs, p.Listen)
+	}
+}
+
+func (s *Sender) addr() string {
+	if len(s.addrs) == 0 {
+		return s.site.Listen
+	}
+	return s.addrs[int(s.turn.Add(1))%len(s.addrs)]
 }
 
 // Answer is what came back. Status is 0 if nothing did; Err says why.
@@ -109,7 +127,7 @@ func (s *Sender) Post(ctx context.Context, ev Event) Answer {
 	if err != nil {
 		return Answer{Err: err}
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.site.Listen+"/hooks/"+ev.Provider, bytes.NewReader(ev.Body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.addr()+"/hooks/"+ev.Provider, bytes.NewReader(ev.Body))
 	if err != nil {
 		return Answer{Err: err}
 	}
