@@ -40,7 +40,11 @@ func (r *Registry) Lookup(provider string) (Adapter, bool) {
 	return a, ok
 }
 
-var builtin = mustRegistry(AWSSNS{}, Discord{}, GitHub{}, GooglePubSub{}, Mailgun{}, PayPal{}, Plaid{}, SendGrid{}, StandardWebhooks{}, Stripe{}, Wise{})
+var builtin = mustRegistry(
+	Adyen{}, AWSSNS{}, Braintree{}, Contentful{}, Discord{}, GitHub{}, GooglePubSub{}, HubSpot{}, Mailgun{},
+	Meta{}, MicrosoftGraph{}, Monday{}, PayPal{}, Plaid{}, SendGrid{}, StandardWebhooks{}, Stripe{}, Twilio{},
+	Wise{},
+)
 
 // mustRegistry joins the declared providers with those that are written in Go.
 func mustRegistry(list ...Adapter) *Registry {
