@@ -11,23 +11,22 @@ import (
 // BodyBytesMin is the smallest body that the generator makes.
 const BodyBytesMin = 1 << 10
 
-// bodyKinds is how many different tails the bodies of a run have. What differs between any two bodies besides is their
-// head: ids, times, amounts.
-const bodyKinds = 2000
+// bodyKindsMax is how many different tails the bodies of a run have at most. What differs between any two bodies besides
+// is their head: ids, times, amounts.
+const bodyKindsMax = 2000
 
 // bodies makes Stripe events of one size. A body is a head that is made from the event's number, always of the same
 // length, and one of the tails, so that millions of bodies need little memory.
 type bodies struct {
 	seed  uint64
-	bytes int
 	tails [][]byte
 }
 
-func newBodies(seed uint64, bodyBytes int) *bodies {
-	b := &bodies{seed: seed, bytes: bodyBytes}
+func newBodies(seed uint64, bodyBytes, count int) *bodies {
+	b := &bodies{seed: seed}
 	headLen := len(b.appendHead(nil, 0, 1_000_000_000))
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	for range bodyKinds {
+	for range min(count, bodyKindsMax) {
 		b.tails = append(b.tails, newTail(rnd, bodyBytes-headLen))
 	}
 	return b
@@ -36,7 +35,7 @@ func newBodies(seed uint64, bodyBytes int) *bodies {
 // appendBody appends the body of event n, created at the given Unix time.
 func (b *bodies) appendBody(dst []byte, n uint32, created int64) []byte {
 	dst = b.appendHead(dst, n, created)
-	return append(dst, b.tails[n%bodyKinds]...)
+	return append(dst, b.tails[int(n)%len(b.tails)]...)
 }
 
 // eventID is unlike the one before it, as real ids are: their order says nothing.

@@ -77,6 +77,29 @@ func (l *load) stop() {
 	l.senders.Wait()
 }
 
+// finish waits until an open loop has sent all that was due, however late, for lateMax at most, and stops. A server that
+// cannot keep up is measured by its lateness, not by what was never asked of it.
+func (l *load) finish(ctx context.Context) {
+	defer l.stop()
+	if l.plan.every == 0 {
+		return
+	}
+	sent := make(chan struct{})
+	go func() {
+		l.senders.Wait()
+		close(sent)
+	}()
+	timer := time.NewTimer(lateMax)
+	defer timer.Stop()
+	select {
+	case <-sent:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+const lateMax = 30 * time.Second
+
 // send is one connection: it takes the next request of the plan, waits until that is due, and reads the answer.
 func (l *load) send(ctx context.Context, c net.Conn) {
 	defer func() {

@@ -45,7 +45,7 @@ const (
 // newPlan signs requests. Each is signed as of the time at which it is due, so that long runs stay fresh.
 func newPlan(cfg planConfig) (*plan, error) {
 	p := &plan{
-		bodies: newBodies(cfg.seed, cfg.bodyBytes),
+		bodies: newBodies(cfg.seed, cfg.bodyBytes, cfg.requests),
 		head: fmt.Appendf(nil, "POST /hooks/%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: weir-bench\r\nAccept: */*\r\n"+
 			"Content-Type: application/json; charset=utf-8\r\nContent-Length: %d\r\nStripe-Signature: ", cfg.endpoint, cfg.host, cfg.bodyBytes),
 		events:     make([]uint32, cfg.requests),

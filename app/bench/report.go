@@ -170,9 +170,10 @@ func zstdRatio(bodyBytes int) float64 {
 		return 0
 	}
 	defer enc.Close()
-	b := newBodies(1, bodyBytes)
+	const sample = 100
+	b := newBodies(1, bodyBytes, sample)
 	plain, packed := 0, 0
-	for n := range uint32(100) {
+	for n := range uint32(sample) {
 		body := b.appendBody(nil, n, 1_700_000_000)
 		plain, packed = plain+len(body), packed+len(enc.EncodeAll(body, nil))
 	}

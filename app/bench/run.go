@@ -151,7 +151,8 @@ func (s *stack) drive(ctx context.Context, l *load, where *site, srv *server) (b
 	if after, err = s.read(ctx, l, where, srv, s.cfg.Warmup+s.cfg.Duration); err != nil {
 		return before, after, err
 	}
-	return before, after, nil
+	l.finish(ctx)
+	return before, after, context.Cause(ctx)
 }
 
 func (s *stack) read(ctx context.Context, l *load, where *site, srv *server, at time.Duration) (m moment, err error) {
