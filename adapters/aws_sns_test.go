@@ -12,7 +12,7 @@ import (
 // TestAWSSNS_Mutations flips each bit of a message once. What still passes must be what was signed.
 func TestAWSSNS_Mutations(t *testing.T) {
 	t.Parallel()
-	k := keyedAdapters()["aws_sns"]
+	k := keyedAdapter("aws_sns")
 	want, err := k.Verify(&k.req, &k.ep)
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestAWSSNS_Mutations(t *testing.T) {
 
 func TestAWSSNS_Body(t *testing.T) {
 	t.Parallel()
-	k := keyedAdapters()["aws_sns"]
+	k := keyedAdapter("aws_sns")
 	body := string(k.req.Body)
 	for what, c := range map[string]struct {
 		body string
@@ -86,7 +86,7 @@ func TestAWSSNS_Body(t *testing.T) {
 // TestAWSSNS_Confirmation: a confirmation is never more than an offer to the operator.
 func TestAWSSNS_Confirmation(t *testing.T) {
 	t.Parallel()
-	k := keyedAdapters()["aws_sns"]
+	k := keyedAdapter("aws_sns")
 	confirmation := func(url string) adapters.Request {
 		req := adapters.Request{Method: "POST", At: testAt, Body: fmt.Appendf(nil,
 			`{"Type":"SubscriptionConfirmation","MessageId":"m1","Token":"t0","TopicArn":"arn:aws:sns:us-east-1:123456789012:example","Message":"confirm","SubscribeURL":%q,"Timestamp":"2025-10-09T08:53:20.000Z"}`, url)}
@@ -122,7 +122,7 @@ func TestAWSSNS_Confirmation(t *testing.T) {
 
 func TestAWSSNS_Topics(t *testing.T) {
 	t.Parallel()
-	k := keyedAdapters()["aws_sns"]
+	k := keyedAdapter("aws_sns")
 	const own, other = "arn:aws:sns:us-east-1:123456789012:example", "arn:aws:sns:us-east-1:123456789012:other"
 	for topics, want := range map[string]adapters.Cause{
 		own: "", other + ", " + own: "", `["` + other + `","` + own + `"]`: "",

@@ -101,7 +101,7 @@ func TestKeyURL_Fetch(t *testing.T) {
 		"aws_sns":       "https://sns.us-east-1.amazonaws.com/SimpleNotificationService-made.pem",
 		"google_pubsub": "https://www.googleapis.com/oauth2/v3/certs",
 	} {
-		k := keyedAdapters()[provider]
+		k := keyedAdapter(provider)
 		ep := k.ep
 		ep.PublicKeys = nil
 		if err := k.CheckEndpoint(&ep); err != nil {
@@ -113,7 +113,7 @@ func TestKeyURL_Fetch(t *testing.T) {
 			t.Errorf("%s: got %v", provider, err)
 		}
 	}
-	k := keyedAdapters()["paypal"]
+	k := keyedAdapter("paypal")
 	for suffix, good := range map[string]bool{".paypal.com": true, ".sandbox.paypal.com": true, "paypal.com": false, ".com": false, ".evil.com": false, "x": false} {
 		ep := k.ep
 		ep.Settings = map[string]string{"webhook_id": "WEIR", "cert_host_suffix": suffix}

@@ -24,7 +24,7 @@ func (k keyed) signedBy(t *testing.T, body string) adapters.Request {
 // TestPayPal_Mutations: a CRC-32 finds every flipped bit, though it does not bind the body.
 func TestPayPal_Mutations(t *testing.T) {
 	t.Parallel()
-	k := keyedAdapters()["paypal"]
+	k := keyedAdapter("paypal")
 	for i := range k.req.Body {
 		req := k.req
 		req.Body = bytes.Clone(k.req.Body)
@@ -58,7 +58,7 @@ func TestPayPal_Mutations(t *testing.T) {
 // TestBR508_SendGridBatch: one request, a thousand events, one of them without identity; sent again with one more.
 func TestBR508_SendGridBatch(t *testing.T) {
 	t.Parallel()
-	k := keyedAdapters()["sendgrid"]
+	k := keyedAdapter("sendgrid")
 	items := make([]string, 1000)
 	for i := range items {
 		items[i] = fmt.Sprintf(`{"sg_event_id":"e%d","event":"delivered","sg_message_id":"m%d","timestamp":1760000000}`, i, i)
@@ -98,7 +98,7 @@ func TestBR508_SendGridBatch(t *testing.T) {
 
 func TestDiscord_Events(t *testing.T) {
 	t.Parallel()
-	k := keyedAdapters()["discord"]
+	k := keyedAdapter("discord")
 	verify := func(body, variant string) (adapters.Result, error) {
 		ep := k.ep
 		ep.Settings = map[string]string{"variant": variant}
@@ -143,7 +143,7 @@ func TestDiscord_Events(t *testing.T) {
 // TestPlaid_LevelTrigger: no identity is made of the body, and different things stay apart.
 func TestPlaid_LevelTrigger(t *testing.T) {
 	t.Parallel()
-	k := keyedAdapters()["plaid"]
+	k := keyedAdapter("plaid")
 	for body, want := range map[string]string{
 		`{"webhook_type":"T","webhook_code":"C","item_id":"i"}`:                        "T|C|i",
 		`{"webhook_type":"T","webhook_code":"C","item_id":"i","new_transactions":3}`:   "T|C|i",
@@ -180,7 +180,7 @@ func TestPlaid_LevelTrigger(t *testing.T) {
 
 func TestWise_TestNotification(t *testing.T) {
 	t.Parallel()
-	k := keyedAdapters()["wise"]
+	k := keyedAdapter("wise")
 	for value, handshake := range map[string]bool{"true": true, "TRUE": true, "false": false, "": false, "1": false} {
 		req := k.with("X-Test-Notification", value)
 		result, err := k.Verify(&req, &k.ep)

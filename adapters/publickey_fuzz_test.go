@@ -19,7 +19,7 @@ func FuzzPublicKey_SNS(f *testing.F)     { fuzzKeyed(f, "aws_sns") }
 // fuzzKeyed tries a body behind a genuine signature, where whatever passes must be storable, and a header's value in
 // place of a genuine one, where nothing may pass that was not signed.
 func fuzzKeyed(f *testing.F, provider string) {
-	k := keyedAdapters()[provider]
+	k := keyedAdapter(provider)
 	names := k.Describe().SecurityHeaders
 	vectors, err := adapterstest.Vectors(provider)
 	if err != nil {
@@ -79,7 +79,7 @@ func sameToken(provider, value, genuine string) bool {
 
 func BenchmarkPublicKey(b *testing.B) {
 	for _, provider := range []string{"discord", "sendgrid", "plaid", "paypal", "wise", "aws_sns", "google_pubsub"} {
-		k := keyedAdapters()[provider]
+		k := keyedAdapter(provider)
 		body := padded(k, 10<<10)
 		req := adapters.Request{Method: "POST", Body: body, At: testAt}
 		if err := adapters.SignRequest(k.Adapter, "id-1", k.typ, &req, k.secret); err != nil {

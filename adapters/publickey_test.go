@@ -32,31 +32,44 @@ type keyed struct {
 	req    adapters.Request
 }
 
-var keyedAdapters = sync.OnceValue(func() map[string]keyed {
-	made := map[string]keyed{}
+// keyedMakers make what stands for each provider, once and only when it is asked for: RSA keys take long.
+var keyedMakers = sync.OnceValue(func() map[string]func() keyed {
+	makers := map[string]func() keyed{}
 	for _, a := range adapters.All() {
-		maker, ok := a.(adapters.KeyMaker)
-		if !ok {
-			continue
+		if maker, ok := a.(adapters.KeyMaker); ok {
+			makers[a.Describe().Provider] = sync.OnceValue(func() keyed { return makeKeyed(a, maker) })
 		}
-		k := keyed{Adapter: a, typ: a.(adapters.Sampler).SampleTypes()[0]}
-		var err error
-		if k.secret, k.ep, err = maker.MakeKey("v1"); err != nil {
-			panic(err)
-		}
-		k.ep.ID = "made"
-		id, body, err := a.(adapters.Sampler).Sample(k.typ, 1, testAt)
-		if err != nil {
-			panic(err)
-		}
-		k.req = adapters.Request{Method: "POST", Body: body, At: testAt}
-		if err := adapters.SignRequest(a, id, k.typ, &k.req, k.secret); err != nil {
-			panic(err)
-		}
-		made[a.Describe().Provider] = k
 	}
-	return made
+	return makers
 })
+
+func keyedAdapter(provider string) keyed { return keyedMakers()[provider]() }
+
+func keyedAdapters() map[string]keyed {
+	all := map[string]keyed{}
+	for provider, makeOne := range keyedMakers() {
+		all[provider] = makeOne()
+	}
+	return all
+}
+
+func makeKeyed(a adapters.Adapter, maker adapters.KeyMaker) keyed {
+	k := keyed{Adapter: a, typ: a.(adapters.Sampler).SampleTypes()[0]}
+	var err error
+	if k.secret, k.ep, err = maker.MakeKey("v1"); err != nil {
+		panic(err)
+	}
+	k.ep.ID = "made"
+	id, body, err := a.(adapters.Sampler).Sample(k.typ, 1, testAt)
+	if err != nil {
+		panic(err)
+	}
+	k.req = adapters.Request{Method: "POST", Body: body, At: testAt}
+	if err := adapters.SignRequest(a, id, k.typ, &k.req, k.secret); err != nil {
+		panic(err)
+	}
+	return k
+}
 
 func (k keyed) cause(req adapters.Request, ep adapters.Endpoint) adapters.Cause {
 	_, err := k.Verify(&req, &ep)
@@ -131,7 +144,7 @@ func token(header, claims string, sign func(signed string) []byte) string {
 func TestJWS_AlgorithmConfusion(t *testing.T) {
 	t.Parallel()
 	for provider, alg := range map[string]string{"plaid": "ES256", "google_pubsub": "RS256"} {
-		k := keyedAdapters()[provider]
+		k := keyedAdapter(provider)
 		name := k.Describe().SecurityHeaders[0]
 		prefix := ""
 		if provider == "google_pubsub" {
@@ -214,7 +227,7 @@ func TestJWS_AlgorithmConfusion(t *testing.T) {
 
 func TestGooglePubSub_Claims(t *testing.T) {
 	t.Parallel()
-	k := keyedAdapters()["google_pubsub"]
+	k := keyedAdapter("google_pubsub")
 	block, _ := pem.Decode(k.secret.Value)
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
@@ -289,7 +302,7 @@ func selfSigned(t *testing.T, key *rsa.PrivateKey, from, to time.Time) []byte {
 func TestCertificate_Validity(t *testing.T) {
 	t.Parallel()
 	for _, provider := range []string{"paypal", "aws_sns"} {
-		k := keyedAdapters()[provider]
+		k := keyedAdapter(provider)
 		block, _ := pem.Decode(k.secret.Value)
 		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 		if err != nil {
@@ -325,7 +338,7 @@ func TestRSA_ShortKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := keyedAdapters()["wise"]
+	k := keyedAdapter("wise")
 	digest := sha256.Sum256(k.req.Body)
 	signature, err := rsa.SignPKCS1v15(nil, key, crypto.SHA256, digest[:])
 	if err != nil {
