@@ -73,78 +73,93 @@ func (s *scanner) object(n *node, vals []value) error {
 	}
 }
 
-// skip checks one value and passes over it. A bit of objects tells for each level whether it is an object.
+// skip checks one value and passes over it. A bit of objects tells for each level whether it is an object. All of the
+// body that is not asked for goes through here, which is why it keeps everything in local variables.
 func (s *scanner) skip() error {
+	b, i := s.body, s.pos
 	var objects uint64
-	open := 0
-	for {
-		s.space()
-		if s.pos >= len(s.body) {
+	levels, open := depthMax-s.depth, 0
+value:
+	if i >= len(b) {
+		return errSyntax
+	}
+	switch c := b[i]; c {
+	case '"':
+		if i = textEnd(b, i+1); i < 0 {
 			return errSyntax
 		}
-		switch c := s.body[s.pos]; c {
-		case '"':
-			if !s.text() {
-				return errSyntax
-			}
-		case '{', '[':
-			s.pos++
-			if open++; s.depth+open > depthMax {
-				return errDepth
-			}
-			objects <<= 1
-			s.space()
-			if c == '[' {
-				if !s.take(']') {
-					continue
-				}
-			} else if !s.take('}') {
-				objects |= 1
-				if !s.name() {
-					return errSyntax
-				}
-				continue
-			}
+	case '{', '[':
+		if open++; open > levels {
+			return errDepth
+		}
+		objects <<= 1
+		i = spaceEnd(b, i+1)
+		if i >= len(b) {
+			return errSyntax
+		}
+		// The closing bracket stands two places behind the opening one in ASCII.
+		if b[i] == c+2 {
+			i++
 			objects >>= 1
 			open--
-		default:
-			if !s.plain(c) {
-				return errSyntax
-			}
+			break
 		}
-		// A value has ended: close what ends with it, up to the next value.
-		for {
-			if open == 0 {
-				return nil
-			}
-			s.space()
-			if s.take(',') {
-				s.space()
-				if objects&1 == 1 && !s.name() {
-					return errSyntax
-				}
-				break
-			}
-			end := byte(']')
-			if objects&1 == 1 {
-				end = '}'
-			}
-			if !s.take(end) {
-				return errSyntax
-			}
-			objects >>= 1
-			open--
+		if c == '[' {
+			goto value
+		}
+		objects |= 1
+		goto name
+	case ' ', '\n', '\r', '\t':
+		i = spaceEnd(b, i)
+		goto value
+	default:
+		if i = plainEnd(b, i); i < 0 {
+			return errSyntax
 		}
 	}
-}
-
-// name passes over a member's name and its colon.
-func (s *scanner) name() bool {
-	if !s.text() {
-		return false
+after:
+	if open == 0 {
+		s.pos = i
+		return nil
 	}
-	s.space()
-	return s.take(':')
+	if i >= len(b) {
+		return errSyntax
+	}
+	switch c := b[i]; c {
+	case ',':
+		i++
+		if objects&1 == 0 {
+			goto value
+		}
+		goto name
+	case ']', '}':
+		if objects&1 == 1 != (c == '}') {
+			return errSyntax
+		}
+		i++
+		objects >>= 1
+		open--
+		goto after
+	case ' ', '\n', '\r', '\t':
+		i = spaceEnd(b, i)
+		goto after
+	}
+	return errSyntax
+name:
+	if i = spaceEnd(b, i); i >= len(b) || b[i] != '"' {
+		return errSyntax
+	}
+	if i = textEnd(b, i+1); i < 0 {
+		return errSyntax
+	}
+	if i < len(b) && b[i] != ':' {
+		i = spaceEnd(b, i)
+	}
+	if i >= len(b) || b[i] != ':' {
+		return errSyntax
+	}
+	i++
+	goto value
 }
 
 func (s *scanner) take(c byte) bool {
@@ -156,54 +171,99 @@ func (s *scanner) take(c byte) bool {
 }
 
 func (s *scanner) space() {
-	for s.pos < len(s.body) && s.body[s.pos] <= ' ' {
-		switch s.body[s.pos] {
-		case ' ', '\n', '\r', '\t':
-			s.pos++
-		default:
-			return
-		}
-	}
+	s.pos = spaceEnd(s.body, s.pos)
 }
 
-// text passes over a string, eight bytes at a time where nothing in them needs a look. Invalid UTF-8 is let pass.
+// text passes over a string.
 func (s *scanner) text() bool {
 	if !s.take('"') {
 		return false
 	}
-	b, i := s.body, s.pos
-	for {
-		for i+8 <= len(b) {
-			if special := specialBytes(binary.LittleEndian.Uint64(b[i:])); special != 0 {
-				i += bits.TrailingZeros64(special) / 8
-				break
-			}
+	end := textEnd(s.body, s.pos)
+	if end < 0 {
+		return false
+	}
+	s.pos = end
+	return true
+}
+
+// spaceEnd returns the place behind the white space at i, of which there may be none.
+func spaceEnd(b []byte, i int) int {
+	if i < len(b) && b[i] > ' ' {
+		return i
+	}
+	return longSpaceEnd(b, i)
+}
+
+// longSpaceEnd looks at eight bytes at a time where bodies are indented.
+func longSpaceEnd(b []byte, i int) int {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
+		i++
+		for i+8 <= len(b) && binary.LittleEndian.Uint64(b[i:]) == 0x2020202020202020 {
 			i += 8
 		}
-		if i >= len(b) {
-			return false
+	}
+	return i
+}
+
+// textEnd returns the place behind the closing quote of a string whose first byte is at i, -1 where there is none. It
+// looks at eight bytes at a time. Invalid UTF-8 is let pass.
+func textEnd(b []byte, i int) int {
+	long := i + 64
+	for i+8 <= len(b) {
+		special := specialBytes(binary.LittleEndian.Uint64(b[i:]))
+		if special == 0 {
+			if i += 8; i >= long {
+				i = dullEnd(b, i)
+				long = i + 64
+			}
+			continue
 		}
+		if i += bits.TrailingZeros64(special) >> 3; b[i] == '"' {
+			return i + 1
+		}
+		n := escapeLen(b[i:])
+		if n == 0 {
+			return -1
+		}
+		i += n
+	}
+	for i < len(b) {
 		switch c := b[i]; {
 		case c == '"':
-			s.pos = i + 1
-			return true
+			return i + 1
 		case c == '\\':
 			n := escapeLen(b[i:])
 			if n == 0 {
-				return false
+				return -1
 			}
 			i += n
 		case c < ' ':
-			return false
+			return -1
 		default:
 			i++
 		}
 	}
+	return -1
 }
 
-// escapeLen is the length of the escape sequence that b begins with, 0 for one that JSON does not know.
+// dullEnd passes over bytes that need no look, 32 at a time.
+func dullEnd(b []byte, i int) int {
+	for i+32 <= len(b) {
+		w := b[i : i+32 : i+32]
+		a, b := binary.LittleEndian.Uint64(w), binary.LittleEndian.Uint64(w[8:])
+		c, d := binary.LittleEndian.Uint64(w[16:]), binary.LittleEndian.Uint64(w[24:])
+		if specialBytes(a)|specialBytes(b)|specialBytes(c)|specialBytes(d) != 0 {
+			break
+		}
+		i += 32
+	}
+	return i
+}
+
+// escapeLen is the length of the escape sequence that b begins with, 0 for anything else.
 func escapeLen(b []byte) int {
-	if len(b) < 2 {
+	if len(b) < 2 || b[0] != '\\' {
 		return 0
 	}
 	switch b[1] {
@@ -224,53 +284,60 @@ func escapeLen(b []byte) int {
 }
 
 // specialBytes marks, by the high bit of its byte, each quote, backslash and control character of eight bytes. The
-// lowest mark is exact; those above it may be wrong.
+// lowest mark is exact; those above it may be wrong. Flipping the bit 2 puts the quote next to the control characters,
+// and nothing else, so that one comparison finds both.
 func specialBytes(w uint64) uint64 {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
-	quote := w ^ ones*'"'
 	slash := w ^ ones*'\\'
-	return ((quote-ones) & ^quote | (slash-ones) & ^slash | (w-ones*' ') & ^w) & highs
+	return (((w ^ ones*2) - ones*('"'-1)) | (slash - ones)) & ^w & highs
 }
 
-// plain passes over a number or one of true, false and null.
-func (s *scanner) plain(c byte) bool {
-	switch c {
+// plainEnd returns the place behind the number, true, false or null at i, -1 for anything else.
+func plainEnd(b []byte, i int) int {
+	switch b[i] {
 	case 't':
-		return s.word("true")
+		return wordEnd(b, i, "true")
 	case 'f':
-		return s.word("false")
+		return wordEnd(b, i, "false")
 	case 'n':
-		return s.word("null")
+		return wordEnd(b, i, "null")
+	case '-':
+		i++
 	}
-	s.take('-')
-	if !s.take('0') && !s.digits() {
-		return false
+	if i < len(b) && b[i] == '0' {
+		i++
+	} else if i = digitsEnd(b, i); i < 0 {
+		return -1
 	}
-	if s.take('.') && !s.digits() {
-		return false
-	}
-	if s.take('e') || s.take('E') {
-		if !s.take('+') {
-			s.take('-')
+	if i < len(b) && b[i] == '.' {
+		if i = digitsEnd(b, i+1); i < 0 {
+			return -1
 		}
-		return s.digits()
 	}
-	return true
+	if i < len(b) && b[i]|0x20 == 'e' {
+		if i++; i < len(b) && (b[i] == '+' || b[i] == '-') {
+			i++
+		}
+		return digitsEnd(b, i)
+	}
+	return i
 }
 
-func (s *scanner) word(w string) bool {
-	if len(s.body)-s.pos < len(w) || string(s.body[s.pos:s.pos+len(w)]) != w {
-		return false
+func wordEnd(b []byte, i int, word string) int {
+	if len(b)-i < len(word) || string(b[i:i+len(word)]) != word {
+		return -1
 	}
-	s.pos += len(w)
-	return true
+	return i + len(word)
 }
 
-// digits passes over at least one digit.
-func (s *scanner) digits() bool {
-	start := s.pos
-	for s.pos < len(s.body) && '0' <= s.body[s.pos] && s.body[s.pos] <= '9' {
-		s.pos++
+// digitsEnd returns the place behind one digit or more, -1 where there is none.
+func digitsEnd(b []byte, i int) int {
+	start := i
+	for i < len(b) && b[i]-'0' <= 9 {
+		i++
 	}
-	return s.pos > start
+	if i == start {
+		return -1
+	}
+	return i
 }
