@@ -14,6 +14,7 @@ import (
 	"github.com/caarlos0/env/v11"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/weirhq/weir/adapters"
 	"github.com/weirhq/weir/app/ingress"
 )
 
@@ -45,6 +46,8 @@ type Config struct {
 
 	// Endpoints are the addresses that providers post to: /hooks/<id>.
 	Endpoints []Endpoint `yaml:"endpoints"`
+	// Providers declares adapters of providers that weir does not bring along; see docs/config.md.
+	Providers []adapters.Declaration `yaml:"providers"`
 	// Processors tunes teams' processors by name.
 	Processors map[string]ProcessorTuning `yaml:"processors"`
 	// LogLevel is debug, info, warn or error. Defaults to info.
@@ -249,7 +252,7 @@ func (c *Config) override(environ map[string]string) []Fault {
 	} else if environ["REDIS_URL_FILE"] != "" && environ["REDIS_URL"] == "" {
 		c.Redis.URL = ""
 	}
-	c.path, c.Endpoints, c.Processors = file.path, file.Endpoints, file.Processors
+	c.path, c.Endpoints, c.Processors, c.Providers = file.path, file.Endpoints, file.Processors, file.Providers
 	var all env.AggregateError
 	if !errors.As(err, &all) {
 		return nil

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/weirhq/weir/adapters"
 )
 
 // Fault is one thing that is wrong with a config.
@@ -171,9 +173,12 @@ var (
 // the file, or a section of it, was not read at all, so that nothing more can be said about it.
 func yamlFaults(path string, text []byte, err error) (faults []Fault, whole bool) {
 	var te *yaml.TypeError
+	var declaration *adapters.DeclarationError
 	switch {
 	case err == nil || errors.Is(err, io.EOF):
 		return nil, true
+	case errors.As(err, &declaration):
+		return []Fault{declarationFault(path, declaration)}, false
 	case !errors.As(err, &te):
 		m := syntaxRE.FindStringSubmatch(err.Error())
 		if m == nil || strings.HasPrefix(m[2], "unknown anchor") { // an unquoted value that begins with *

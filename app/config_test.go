@@ -214,7 +214,7 @@ func TestLoad_Faults(t *testing.T) {
 		},
 		"an unknown provider": {
 			config: swap("provider: stripe", "provider: strip"),
-			want:   []string{`{file}: endpoints.stripe.provider: there is no adapter for "strip"; there are: ` + strings.Join(providers(), ", ")},
+			want:   []string{`{file}: endpoints.stripe.provider: there is no adapter for "strip"; there are: ` + strings.Join(providerNames(adaptersOf(t)), ", ")},
 		},
 		"an endpoint without an id": {
 			config: swap("  - id: stripe\n    provider", "  - provider"),

@@ -48,8 +48,9 @@ func (e *endpoints) usable() error {
 func (c Config) openEndpoints() (*endpoints, error) {
 	k := &checker{file: c.path}
 	e := &endpoints{byID: map[string]*ingress.Endpoint{}, trusts: map[string]*trust{}, limits: map[string]ingress.Limit{}}
+	registry := c.checkProviders(k)
 	for i, ep := range c.Endpoints {
-		opened, t := c.openEndpoint(k, i, ep)
+		opened, t := c.openEndpoint(k, registry, i, ep)
 		if opened == nil {
 			continue
 		}
@@ -68,13 +69,14 @@ func (c Config) checkEndpoints(k *checker) {
 	if len(c.Endpoints) == 0 && c.Has(RoleIngress) {
 		k.add("endpoints", "add one with id, provider and secrets, or leave role ingress out", "none is configured")
 	}
+	registry := c.checkProviders(k)
 	seen := map[string]bool{}
 	for i, ep := range c.Endpoints {
 		if ep.ID != "" && seen[ep.ID] {
 			k.add(endpointKey(i, ep), "give each endpoint an id of its own", "the id stands twice")
 		}
 		seen[ep.ID] = true
-		c.openEndpoint(k, i, ep)
+		c.openEndpoint(k, registry, i, ep)
 	}
 }
 
@@ -89,7 +91,7 @@ var endpointIDRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 // openEndpoint checks one endpoint, reads its secrets and keys, and lets the adapter check them. It returns nil after a
 // fault.
-func (c Config) openEndpoint(k *checker, i int, ep Endpoint) (*ingress.Endpoint, *trust) {
+func (c Config) openEndpoint(k *checker, registry *adapters.Registry, i int, ep Endpoint) (*ingress.Endpoint, *trust) {
 	key, before := endpointKey(i, ep), len(k.faults)
 	if !endpointIDRE.MatchString(ep.ID) {
 		k.add(key+".id", "use 1 to 64 letters, digits, '-', '_' and '.'", "is not an id")
@@ -112,9 +114,9 @@ func (c Config) openEndpoint(k *checker, i int, ep Endpoint) (*ingress.Endpoint,
 			k.add(key+".public_url", "write it as the provider calls it", "%s", problem)
 		}
 	}
-	adapter, known := adapters.Lookup(ep.Provider)
+	adapter, known := registry.Lookup(ep.Provider)
 	if !known {
-		k.add(key+".provider", "there are: "+strings.Join(providers(), ", "), "there is no adapter for %q", ep.Provider)
+		k.add(key+".provider", "there are: "+strings.Join(providerNames(registry), ", "), "there is no adapter for %q", ep.Provider)
 		return nil, nil
 	}
 	t := c.openTrust(k, key, adapter, ep)
@@ -128,12 +130,12 @@ func (c Config) openEndpoint(k *checker, i int, ep Endpoint) (*ingress.Endpoint,
 	}, t
 }
 
-func providers() []string {
-	var names []string
-	for _, a := range adapters.All() {
-		names = append(names, a.Describe().Provider)
+func providerNames(registry *adapters.Registry) []string {
+	var list []string
+	for _, a := range registry.All() {
+		list = append(list, a.Describe().Provider)
 	}
-	return names
+	return list
 }
 
 // publicKeys reads the endpoint's public keys from their files.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirhq/weir/adapters"
 	"github.com/weirhq/weir/app"
 	"github.com/weirhq/weir/app/ingress"
 	"github.com/weirhq/weir/inbox"
@@ -68,7 +69,7 @@ func sendSamples(ctx context.Context, o output, cfg app.Config, store *inbox.Sto
 		if err != nil {
 			return err
 		}
-		maker, err := newSampler(s.provider)
+		maker, err := newSampler(s.provider, adapters.All())
 		if err != nil {
 			return err
 		}

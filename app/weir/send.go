@@ -23,7 +23,7 @@ type sendCmd struct {
 	Type       string        `arg:"" help:"The event type, for example invoice.paid."`
 	To         string        `placeholder:"URL" help:"Where to post. Defaults to the endpoint's address in the config."`
 	Endpoint   string        `placeholder:"ID" help:"Sign with the current secret of this endpoint of the config."`
-	SecretFile string        `placeholder:"FILE" help:"Sign with the secret in this file: one line, as the provider shows it, or a secret document."`
+	SecretFile string        `placeholder:"FILE" help:"Sign with the secret in this file: one line, as the provider shows it, a secret document, or a private key in PEM (see test-key)."`
 	Count      int           `default:"1" help:"How many events to send, one after the other."`
 	At         time.Time     `placeholder:"TIME" help:"Sign as of this time (RFC 3339). The same time makes the same events again: duplicates. Defaults to now."`
 	Timeout    time.Duration `default:"10s" help:"How long to wait for one answer."`
@@ -40,7 +40,11 @@ type sent struct {
 }
 
 func (c *sendCmd) Run(ctx context.Context, o output) error {
-	s, err := newSampler(c.Provider)
+	known, err := c.adapters()
+	if err != nil {
+		return err
+	}
+	s, err := newSampler(c.Provider, known)
 	if err != nil {
 		return err
 	}
@@ -82,6 +86,22 @@ func (c *sendCmd) Run(ctx context.Context, o output) error {
 	return nil
 }
 
+// adapters are those that weir brings along and, with --endpoint, those that the config declares.
+func (c *sendCmd) adapters() ([]adapters.Adapter, error) {
+	if c.Endpoint == "" {
+		return adapters.All(), nil
+	}
+	cfg, err := app.Load(c.path())
+	if err != nil {
+		return nil, err
+	}
+	registry, err := cfg.Adapters()
+	if err != nil {
+		return nil, err
+	}
+	return registry.All(), nil
+}
+
 // target finds where to post and with which secret to sign.
 func (c *sendCmd) target() (url string, secret adapters.Secret, err error) {
 	switch {
@@ -94,6 +114,9 @@ func (c *sendCmd) target() (url string, secret adapters.Secret, err error) {
 		text, err := os.ReadFile(c.SecretFile)
 		if err != nil {
 			return "", secret, fmt.Errorf("secret file: %w", err)
+		}
+		if bytes.HasPrefix(text, []byte("-----BEGIN ")) { // a private key, of a provider that signs with one
+			return c.To, adapters.Secret{Version: "file", Value: text}, nil
 		}
 		doc, err := secrets.Parse(text)
 		if err != nil {
@@ -124,9 +147,9 @@ type sampler struct {
 	adapters.Sampler
 }
 
-func newSampler(provider string) (sampler, error) {
+func newSampler(provider string, among []adapters.Adapter) (sampler, error) {
 	var known []string
-	for _, a := range adapters.All() {
+	for _, a := range among {
 		m, makes := a.(adapters.Sampler)
 		_, signs := a.(adapters.Signer)
 		_, signsRequests := a.(adapters.RequestSigner)
