@@ -28,6 +28,7 @@ type cli struct {
 	Config  configCmd  `cmd:"" help:"Look at the configuration."`
 	Keyring keyringCmd `cmd:"" help:"Make the keys that seal payloads."`
 	Send    sendCmd    `cmd:"" help:"Sign sample events as a provider would and post them."`
+	TestKey testKeyCmd `cmd:"" name:"test-key" help:"Make a pair of keys to send samples of a provider that signs with a private key."`
 	Events  eventsCmd  `cmd:"" help:"Look at accepted events and run them again."`
 	Bench   benchCmd   `cmd:"" help:"Measure how fast this machine acknowledges."`
 	Version versionCmd `cmd:"" help:"Print the version."`
