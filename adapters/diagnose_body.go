@@ -104,17 +104,22 @@ func markedBodies(body []byte, try func(bodyVariant) bool) bool {
 
 // unpackedBodies undoes compression and wrapping.
 func unpackedBodies(body []byte, try func(bodyVariant) bool) bool {
-	for name, open := range map[string]func(io.Reader) (io.ReadCloser, error){
-		"gzip": func(r io.Reader) (io.ReadCloser, error) { return gzip.NewReader(r) },
-		"zlib": zlib.NewReader,
+	for _, packing := range []struct {
+		name string
+		open func(io.Reader) (io.ReadCloser, error)
+	}{
+		{"gzip", func(r io.Reader) (io.ReadCloser, error) { return gzip.NewReader(r) }},
+		{"zlib", zlib.NewReader},
 	} {
-		r, err := open(bytes.NewReader(body))
+		r, err := packing.open(bytes.NewReader(body))
 		if err != nil {
 			continue
 		}
 		plain, err := io.ReadAll(io.LimitReader(r, unpackedMax))
-		if err == nil && try(bodyVariant{BodyPacked, "the body is compressed with " + name + ", and the signature belongs to the plain one",
-			"let nothing compress requests on their way", plain}) {
+		if err == nil && try(bodyVariant{
+			BodyPacked, "the body is compressed with " + packing.name + ", and the signature belongs to the plain one",
+			"let nothing compress requests on their way", plain,
+		}) {
 			return true
 		}
 	}

@@ -67,7 +67,7 @@ func search(good, bad time.Time, wrong func(time.Time) bool) time.Time {
 
 // methods tries the method of the request as another one.
 func (x *examination) methods() bool {
-	if !x.signsRequest(func(req *Request) { req.Method = http.MethodPut }) {
+	if !x.signsRequest(func(req *Request) { req.Method = "OTHER" }) {
 		return false
 	}
 	for _, method := range []string{http.MethodPost, http.MethodGet, http.MethodPut, http.MethodPatch} {

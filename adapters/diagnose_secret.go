@@ -67,9 +67,9 @@ func (x *examination) forms(s Secret) bool {
 		if key, err := hex.DecodeString(string(from)); err == nil {
 			candidates = append(candidates, keyForm{"decoded from hex", key})
 		}
-		for name, encoding := range map[string]*base64.Encoding{"base64": base64.RawStdEncoding, "base64url": base64.RawURLEncoding} {
+		for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
 			if key, err := encoding.DecodeString(string(bytes.TrimRight(from, "="))); err == nil {
-				candidates = append(candidates, keyForm{"decoded from " + name, key})
+				candidates = append(candidates, keyForm{"decoded from base64", key})
 			}
 		}
 	}
