@@ -1,7 +1,6 @@
 package adapters
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/sha256"
 	"encoding/asn1"
@@ -10,16 +9,11 @@ import (
 	"math/big"
 	"strconv"
 	"time"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 const (
 	sendgridSignature = "X-Twilio-Email-Event-Webhook-Signature"
 	sendgridTimestamp = "X-Twilio-Email-Event-Webhook-Timestamp"
-
-	// sendgridUnidentified is the type of the events that stand for items without an identity.
-	sendgridUnidentified = "unidentified"
 )
 
 // SendGrid is the adapter for SendGrid's event webhook.
@@ -103,7 +97,7 @@ func (a SendGrid) Verify(req *Request, ep *Endpoint) (Result, error) {
 	if err := checkFresh(signed, req.At, ep.Tolerance, a.Describe().Tolerance); err != nil {
 		return Result{}, err
 	}
-	events, err := readSendGridEvents(req.Body, signedText)
+	events, err := readSendGridEvents(req.Body, time.Unix(signed, 0))
 	if err != nil {
 		return Result{}, err
 	}
@@ -117,54 +111,39 @@ func ecdsaDER(signature []byte) bool {
 	return err == nil && len(rest) == 0
 }
 
-var sendgridItem = newEnvelope("/sg_event_id", "/event", "/sg_message_id", "/timestamp")
+var (
+	sendgridBody = newEnvelope("")
+	sendgridItem = newEnvelope("/sg_event_id", "/event", "/sg_message_id", "/timestamp")
+)
 
-func readSendGridEvents(body []byte, signedText string) ([]Event, error) {
-	d := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	if token, err := d.ReadToken(); err != nil || token.Kind() != '[' {
+func readSendGridEvents(body []byte, signed time.Time) ([]Event, error) {
+	whole, _, err := sendgridBody.scan(body)
+	if err != nil {
+		return nil, refuse(MalformedBody, err.Error())
+	}
+	if whole[0].kind != '[' {
 		return nil, refuse(MalformedBody, "the body is not a JSON array")
 	}
-	var events []Event
-	identified := false
-	for d.PeekKind() != ']' {
-		raw, err := d.ReadValue()
-		if err != nil {
-			return nil, refuse(MalformedBody, errSyntax.Error())
-		}
-		event, err := readSendGridItem(raw)
-		if err == nil {
-			identified = true
-		} else {
-			event = Event{ID: sendgridUnidentified + ":" + signedText + ":" + strconv.Itoa(len(events)), Type: sendgridUnidentified}
-		}
-		event.Index = len(events)
-		events = append(events, event)
+	items := batch{at: signed}
+	err = sendgridItem.eachItem(whole[0].array, func(_ int, vals []value) error {
+		return items.add(readSendGridItem(vals))
+	})
+	if err != nil {
+		return nil, err
 	}
-	if _, err := d.ReadToken(); err != nil || len(bytes.TrimLeft(body[d.InputOffset():], " \t\r\n")) > 0 {
-		return nil, refuse(MalformedBody, errSyntax.Error())
-	}
-	if !identified {
-		return nil, refuse(MissingEventID, "sg_event_id")
-	}
-	return events, nil
+	return items.result()
 }
 
-func readSendGridItem(raw []byte) (Event, error) {
-	vals, _, err := sendgridItem.scan(raw)
-	if err != nil {
-		return Event{}, refuse(MalformedBody, err.Error())
-	}
-	event := Event{CreatedAt: vals[3].time()}
+func readSendGridItem(vals []value) (event Event, err error) {
+	event.CreatedAt = vals[3].time()
 	if event.ID, err = eventText(vals[0], "event id"); err != nil {
 		return Event{}, err
 	}
 	if event.Type, err = eventText(vals[1], "event type"); err != nil {
 		return Event{}, err
 	}
-	if event.ObjectID, err = objectText(vals[2]); err != nil {
-		return Event{}, err
-	}
-	return event, checkEvent(event)
+	event.ObjectID, err = objectText(vals[2])
+	return event, err
 }
 
 // Sign implements Signer. The secret is an ECDSA private key on P-256 in PEM.
