@@ -171,7 +171,7 @@ func (a *declared) matchCredential(keys []macKey, shown string) (version string,
 	case "basic":
 		scheme, credentials, _ := strings.Cut(shown, " ")
 		decoded, err := base64.StdEncoding.Strict().DecodeString(strings.TrimLeft(credentials, " "))
-		if err != nil || !strings.EqualFold(scheme, "basic") {
+		if err != nil || len(decoded) == 0 || !strings.EqualFold(scheme, "basic") {
 			return "", malformed
 		}
 		got = decoded

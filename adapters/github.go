@@ -47,6 +47,24 @@ func (GitHub) Describe() Description {
 		ContentTypes:  []string{"application/json", formMediaType},
 		BodyIntegrity: true,
 		NeedsSecret:   true,
+		Facts: Facts{
+			Docs:       "https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries",
+			Confidence: "verified",
+			Source:     "octokit/webhooks-methods.js and github/docs, published examples",
+			Scheme:     "HMAC-SHA256, hex in X-Hub-Signature-256 after sha256=",
+			Signed:     "{raw_body}",
+			DedupKey:   githubDelivery,
+			Object:     "kind and id of the object that the event is about",
+			Version:    "updated_at of the object",
+			Retries:    "none",
+			Redelivery: "from the list of recent deliveries and by the API, under the same delivery id",
+			Rotation:   "one signature per request; keep the old secret while changing",
+			Handshake:  "The event ping is stored like any other.",
+			Notes: []string{
+				"Delivery id and event name stand in headers outside the signature.",
+				"The SHA-1 header is never looked at.",
+			},
+		},
 	}
 }
 

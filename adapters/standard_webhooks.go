@@ -46,6 +46,21 @@ func (StandardWebhooks) Describe() Description {
 		},
 		NeedsSecret:    true,
 		NeedsPublicKey: true,
+		Facts: Facts{
+			Docs:       "https://github.com/standard-webhooks/standard-webhooks",
+			Confidence: "verified",
+			Source:     "the specification and its libraries, tests",
+			Scheme:     "HMAC-SHA256 (v1) or Ed25519 (v1a), base64 in webhook-signature",
+			Signed:     "{webhook-id}.{webhook-timestamp}.{raw_body}",
+			DedupKey:   standardID,
+			Object:     "/data/id",
+			Retries:    "the specification's example takes about 75 h",
+			Redelivery: "under the same id",
+			Rotation:   "one signature for each secret, parted by spaces",
+			Notes: []string{
+				"The secret is the base64 text behind whsec_, decoded.",
+			},
+		},
 	}
 }
 

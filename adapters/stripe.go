@@ -31,6 +31,22 @@ func (Stripe) Describe() Description {
 		BodyIntegrity:   true,
 		EventIDSigned:   true,
 		NeedsSecret:     true,
+		Facts: Facts{
+			Docs:       "https://docs.stripe.com/webhooks",
+			Confidence: "verified",
+			Source:     "stripe/stripe-go and stripe/stripe-dotnet, webhook tests",
+			Scheme:     "HMAC-SHA256, hex in Stripe-Signature as v1=…",
+			Signed:     "{t}.{raw_body}",
+			DedupKey:   "/id",
+			Object:     "/data/object/id, or /related_object/id in thin events",
+			Retries:    "exponential backoff for up to 3 days live, 3 times over a few hours in the sandbox",
+			Redelivery: "from the dashboard and by listing events for 30 days, under the same id",
+			Rotation:   "the old secret can be kept for up to 24 h, with one v1 for each",
+			Notes: []string{
+				"The prefix whsec_ belongs to the key; it is not decoded.",
+				"Two events can tell of one change, and none carries a version of the object: order by the creation time or read the object again.",
+			},
+		},
 	}
 }
 
