@@ -10,8 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -209,7 +211,18 @@ func (s *Store) pool(ctx context.Context, conns int, params map[string]string) (
 			c.CustomData()[syncWaitCancelled] = true
 		}
 	}
+	pc.AfterConnect = func(_ context.Context, c *pgx.Conn) error {
+		registerTypes(c.TypeMap())
+		return nil
+	}
 	return pgxpool.NewWithConfig(ctx, pc)
+}
+
+// registerTypes names the Postgres types of ours: in the modes that describe no statement beforehand, for poolers that
+// know no prepared ones, pgx must know them from the value.
+func registerTypes(m *pgtype.Map) {
+	m.RegisterDefaultPgType(uuid.UUID{}, "uuid")
+	m.RegisterDefaultPgType([]uuid.UUID{}, "_uuid")
 }
 
 // Every pool pins what correctness rests on, because "default" is a server setting.
