@@ -5,9 +5,10 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PACKAGES    ?= ./...
 TESTFLAGS   ?=
 ARGS        ?=
+FUZZTIME    ?= 30s
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test tools postgres redis lint format vet staticcheck fmt bench build image clean
+.PHONY: help docs fuzz dev test tools postgres redis lint format vet staticcheck fmt bench build image clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +45,17 @@ fmt: ## Format all Go files
 
 bench: postgres ## Measure accepts per second on this machine against a private Postgres (ARGS="--vs-naive")
 	go run ./app/weir bench $(ARGS)
+
+docs: ## Make docs/providers.md from the adapters' own table
+	go run ./app/weir providers --markdown > docs/providers.md.new && mv docs/providers.md.new docs/providers.md
+
+fuzz: ## Run every fuzz target of the adapters and processors for FUZZTIME (30s) each
+	@for package in ./adapters ./adapters/secrets ./app/ingress ./processors; do \
+		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz'); do \
+			echo "== $$package $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package || exit 1; \
+		done; \
+	done
 
 build: ## Build bin/weir
 	CGO_ENABLED=0 go build -trimpath -o bin/weir ./app/weir

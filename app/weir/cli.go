@@ -22,16 +22,17 @@ const (
 
 // cli is the whole command line.
 type cli struct {
-	Dev     devCmd     `cmd:"" help:"Run everything in one process: private Postgres, in-process Redis, sample endpoints and events."`
-	Run     runCmd     `cmd:"" help:"Run weir in the given roles against the configured Postgres and Redis."`
-	Migrate migrateCmd `cmd:"" help:"Create and change weir's tables."`
-	Config  configCmd  `cmd:"" help:"Look at the configuration."`
-	Keyring keyringCmd `cmd:"" help:"Make the keys that seal payloads."`
-	Send    sendCmd    `cmd:"" help:"Sign sample events as a provider would and post them."`
-	TestKey testKeyCmd `cmd:"" name:"test-key" help:"Make a pair of keys to send samples of a provider that signs with a private key."`
-	Events  eventsCmd  `cmd:"" help:"Look at accepted events and run them again."`
-	Bench   benchCmd   `cmd:"" help:"Measure how fast this machine acknowledges."`
-	Version versionCmd `cmd:"" help:"Print the version."`
+	Dev       devCmd       `cmd:"" help:"Run everything in one process: private Postgres, in-process Redis, sample endpoints and events."`
+	Run       runCmd       `cmd:"" help:"Run weir in the given roles against the configured Postgres and Redis."`
+	Migrate   migrateCmd   `cmd:"" help:"Create and change weir's tables."`
+	Config    configCmd    `cmd:"" help:"Look at the configuration."`
+	Keyring   keyringCmd   `cmd:"" help:"Make the keys that seal payloads."`
+	Send      sendCmd      `cmd:"" help:"Sign sample events as a provider would and post them."`
+	TestKey   testKeyCmd   `cmd:"" name:"test-key" help:"Make a pair of keys to send samples of a provider that signs with a private key."`
+	Providers providersCmd `cmd:"" help:"List the providers that weir knows, their schemes and samples."`
+	Events    eventsCmd    `cmd:"" help:"Look at accepted events and run them again."`
+	Bench     benchCmd     `cmd:"" help:"Measure how fast this machine acknowledges."`
+	Version   versionCmd   `cmd:"" help:"Print the version."`
 
 	BenchServer benchServerCmd `cmd:"" hidden:""`
 }
