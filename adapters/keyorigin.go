@@ -83,11 +83,13 @@ func mustKeyOrigin(provider, host, path, name string, chain bool) KeyOrigin {
 // whoever has a bucket called "sns".
 const awsRegion = `[a-z]{2,4}(?:-[a-z]{2,12}){1,2}-[0-9]{1,2}`
 
+// paypalName is a host below paypal.com. PayPal's own libraries ask no more of a certificate's name.
+const paypalName = `(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){1,4}paypal\.com`
+
 var (
 	snsOrigin = mustKeyOrigin("aws_sns", `sns\.`+awsRegion+`\.amazonaws\.com(?:\.cn)?`, `/[A-Za-z0-9_.-]{1,128}\.pem`,
 		`sns(?:-signing)?\.(?:`+awsRegion+`\.)?amazonaws\.com(?:\.cn)?`, false)
-	paypalOrigin = mustKeyOrigin("paypal", `(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){1,4}paypal\.com`,
-		`/v1/notifications/certs/[A-Za-z0-9_-]{1,128}`, `messageverificationcerts(?:\.sandbox)?\.paypal\.com`, true)
+	paypalOrigin = mustKeyOrigin("paypal", paypalName, `/v1/notifications/certs/[A-Za-z0-9_-]{1,128}`, paypalName, true)
 	googleOrigin = mustKeyOrigin("google_pubsub", `www\.googleapis\.com`, `/oauth2/v3/certs`, "", false)
 )
 

@@ -67,6 +67,7 @@ func (PayPal) Describe() Description {
 			Notes: []string{
 				"A CRC-32 does not bind the body: read the resource from PayPal before acting on it.",
 				"Events of the simulator cannot be verified by PayPal's postback.",
+				"A fetched certificate must chain to one of the system's roots by the intermediates beside it; that PayPal serves them is unverified: where keys.unavailable is logged, pin the certificate in public_keys.",
 				"No tolerance is documented: requests are not refused for their age unless the endpoint sets a tolerance.",
 			},
 		},
