@@ -28,6 +28,7 @@ type cli struct {
 	Config    configCmd    `cmd:"" help:"Look at the configuration."`
 	Keyring   keyringCmd   `cmd:"" help:"Make the keys that seal payloads."`
 	Send      sendCmd      `cmd:"" help:"Sign sample events as a provider would and post them."`
+	Verify    verifyCmd    `cmd:"" help:"Say whether a captured request verifies and, if not, why."`
 	TestKey   testKeyCmd   `cmd:"" name:"test-key" help:"Make a pair of keys to send samples of a provider that signs with a private key."`
 	Providers providersCmd `cmd:"" help:"List the providers that weir knows, their schemes and samples."`
 	Events    eventsCmd    `cmd:"" help:"Look at accepted events and run them again."`
