@@ -40,6 +40,7 @@ func Run(t *testing.T, a adapters.Adapter) {
 		t.Run("rules/"+v.Name, func(t *testing.T) {
 			t.Parallel()
 			checkRules(t, a, v)
+			checkMutations(t, a, v)
 		})
 	}
 	_, signs := a.(adapters.Signer)
@@ -213,11 +214,15 @@ func withoutHeader(h adapters.Headers, name string) adapters.Headers {
 	return slices.DeleteFunc(slices.Clone(h), func(h adapters.Header) bool { return strings.EqualFold(h.Name, name) })
 }
 
-// changedBodies yields bodies that differ from the signed one by very little: in one bit of each byte, of at most 2048
-// bytes that lie evenly in a longer one.
+// changedBodies yields bodies that differ from the signed one by very little: in one bit of each byte, and in
+// 128 bytes that lie evenly in a body of more than 2 KiB.
 func changedBodies(body []byte) func(yield func(string, []byte) bool) {
 	return func(yield func(string, []byte) bool) {
-		for i := 0; i < len(body); i += 1 + len(body)/2048 {
+		step := 1
+		if len(body) > 2048 {
+			step = len(body) / 128
+		}
+		for i := 0; i < len(body); i += step {
 			changed := bytes.Clone(body)
 			changed[i] ^= 1 << (i % 8)
 			if !yield(fmt.Sprintf("a flipped bit in byte %d", i), changed) {
