@@ -158,7 +158,8 @@ func newSite(t *testing.T, change func(*keysource.Config)) *site {
 
 	roots := x509.NewCertPool()
 	roots.AddCert(s.root.cert)
-	cfg := keysource.Config{Roots: roots, Clock: s.clock.Now}
+	// A loaded machine must not decide.
+	cfg := keysource.Config{Roots: roots, Clock: s.clock.Now, Timeout: time.Minute}
 	if change != nil {
 		change(&cfg)
 	}
