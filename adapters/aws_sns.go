@@ -3,7 +3,7 @@ package adapters
 import (
 	"crypto"
 	"crypto/rsa"
-	"crypto/sha1" //nolint:gosec // version 1 of SNS's scheme; off unless the operator allows it
+	"crypto/sha1" // version 1 of SNS's scheme; off unless the operator allows it
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
