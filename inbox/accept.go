@@ -99,12 +99,32 @@ type batcher struct {
 	batchMax int
 	batchMin int
 	linger   time.Duration
+	// since is when the head of the queue began to wait, stall the timer of that wait.
+	since time.Time
+	stall *time.Timer
 }
+
+// stallAfter is how long the queue waits for a busy writer before a further one starts, however short the queue is: the
+// busy one may hang on a lock.
+const stallAfter = 50 * time.Millisecond
 
 func newBatcher(cfg Config) *batcher {
 	b := &batcher{batchMax: cfg.BatchMax, batchMin: cfg.BatchMin, linger: cfg.Linger}
 	b.wake = sync.NewCond(&b.mu)
+	b.stall = time.AfterFunc(time.Hour, b.wake.Signal)
+	b.stall.Stop()
 	return b
+}
+
+// begin notes that another item is the head of the queue now. b.mu is held.
+func (b *batcher) begin() {
+	b.since = time.Now()
+	b.stall.Reset(stallAfter)
+}
+
+// due says that there is work for one more writer. b.mu is held.
+func (b *batcher) due() bool {
+	return len(b.queue) > 0 && (b.active == 0 || b.events >= b.batchMin || b.closed || time.Since(b.since) >= stallAfter)
 }
 
 func (b *batcher) add(it *item) bool {
@@ -112,6 +132,9 @@ func (b *batcher) add(it *item) bool {
 	defer b.mu.Unlock()
 	if b.closed {
 		return false
+	}
+	if len(b.queue) == 0 {
+		b.begin()
 	}
 	b.queue = append(b.queue, it)
 	b.events += len(it.ids)
@@ -157,7 +180,7 @@ func (b *batcher) next(busy bool) []*item {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for {
-		for !(len(b.queue) > 0 && (b.active == 0 || b.events >= b.batchMin || b.closed)) {
+		for !b.due() {
 			if b.closed && len(b.queue) == 0 {
 				return nil
 			}
@@ -187,6 +210,11 @@ func (b *batcher) take() []*item {
 	batch := slices.Clone(b.queue[:n])
 	b.queue = slices.Delete(b.queue, 0, n)
 	b.events -= events
+	if len(b.queue) > 0 {
+		b.begin()
+	} else {
+		b.stall.Stop()
+	}
 	return batch
 }
 
