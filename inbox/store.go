@@ -265,10 +265,14 @@ func openParams(cfg Config) map[string]string {
 	})
 }
 
-// A processor's own statements run here, so the planner is left alone. Its time is bounded by its lease; this limit is
-// for a process that stopped inside a transaction.
+// A processor's own statements run here, so the planner is left alone. Its time is bounded by its lease; these limits are
+// for a process that stopped inside a transaction, and for one that died while a statement ran: without the check its
+// locks would stay until that statement ends.
 func completionParams() map[string]string {
-	return pinned(map[string]string{"idle_in_transaction_session_timeout": millis(5 * time.Minute)})
+	return pinned(map[string]string{
+		"idle_in_transaction_session_timeout": millis(5 * time.Minute),
+		"client_connection_check_interval":    millis(time.Second),
+	})
 }
 
 // queryRows collects the rows of a statement.
