@@ -94,6 +94,9 @@ func (j *judge) outbox() {
 			if o.LastError == "" {
 				j.fault("the delivery of %s to %s has failed without a reason", row.EventID, o.Topic)
 			}
+			if !j.sent[row.EventID].MayFail {
+				j.fault("the delivery of %s to %s has failed: %s", row.EventID, o.Topic, o.LastError)
+			}
 		default:
 			open[o.InboxID]++
 			if r := j.sent[row.EventID]; o.Status != "WAITING" || r.Event.Processor != "" {

@@ -234,6 +234,9 @@ func freeAddr(t testing.TB) string {
 	return ""
 }
 
+// Database makes a fresh database on the shared server.
+func Database(t testing.TB) string { return devstacktest.DSN(t) }
+
 // Count runs a query that returns one number.
 func (s *Site) Count(sql string, args ...any) int {
 	s.t.Helper()
@@ -270,7 +273,7 @@ func (s *Site) Drain() {
 // Stream returns the length of a topic's stream, the number of its pending entries and of the distinct deliveries in it.
 func (s *Site) Stream(topic string) (entries, pending, distinct int) {
 	s.t.Helper()
-	ctx, key := context.Background(), "weir:{"+topic+"}"
+	ctx, key := context.Background(), streamKey(topic)
 	messages, err := s.redis.XRange(ctx, key, "-", "+").Result()
 	if err != nil {
 		s.t.Fatalf("e2etest: stream %s: %v", topic, err)
@@ -288,6 +291,45 @@ func (s *Site) Stream(topic string) (entries, pending, distinct int) {
 	}
 	return len(messages), pending, len(ids)
 }
+
+// Consumers returns the number of pending entries of each consumer of a topic.
+func (s *Site) Consumers(topic string) map[string]int {
+	s.t.Helper()
+	found, err := s.redis.XInfoConsumers(context.Background(), streamKey(topic), topic).Result()
+	if err != nil {
+		s.t.Fatalf("e2etest: consumers of %s: %v", topic, err)
+	}
+	pending := map[string]int{}
+	for _, c := range found {
+		pending[c.Name] = int(c.Pending)
+	}
+	return pending
+}
+
+// Owns says whether the consumer is the process's.
+func (p *Process) Owns(consumer string) bool {
+	return strings.Contains(consumer, fmt.Sprintf("-%d-", p.Pid()))
+}
+
+// DeleteConsumer deletes a consumer as an operator might, and returns how many pending entries went with it.
+func (s *Site) DeleteConsumer(topic, consumer string) int {
+	s.t.Helper()
+	n, err := s.redis.XGroupDelConsumer(context.Background(), streamKey(topic), topic, consumer).Result()
+	if err != nil {
+		s.t.Fatalf("e2etest: delete consumer %s: %v", consumer, err)
+	}
+	return int(n)
+}
+
+// DestroyGroup destroys a topic's consumer group as an operator might.
+func (s *Site) DestroyGroup(topic string) {
+	s.t.Helper()
+	if err := s.redis.XGroupDestroy(context.Background(), streamKey(topic), topic).Err(); err != nil {
+		s.t.Fatalf("e2etest: destroy group %s: %v", topic, err)
+	}
+}
+
+func streamKey(topic string) string { return "weir:{" + topic + "}" }
 
 // WaitStreamsEmpty waits until no stream holds an entry and no consumer has one pending.
 func (s *Site) WaitStreamsEmpty() {
