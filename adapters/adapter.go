@@ -25,7 +25,8 @@ type Headers []Header
 // Get returns the value of the first field called name (ASCII case does not matter) and how many such fields there are.
 func (h Headers) Get(name string) (value string, count int) {
 	for i := range h {
-		if strings.EqualFold(h[i].Name, name) {
+		// The lengths differ mostly, and no letter outside ASCII is another spelling of one inside.
+		if len(h[i].Name) == len(name) && strings.EqualFold(h[i].Name, name) {
 			if count == 0 {
 				value = h[i].Value
 			}

@@ -121,7 +121,11 @@ func readGitHubEvent(req *Request) (Event, error) {
 		}
 	}
 	object := githubObjectOf(event.Type)
-	vals, isObject, err := object.envelope().scan(body)
+	envelope, known := githubEnvelopes[object]
+	if !known {
+		envelope = object.envelope()
+	}
+	vals, isObject, err := envelope.scan(body)
 	switch {
 	case errors.Is(err, errDepth):
 		return Event{}, refuse(MalformedBody, err.Error())
@@ -182,8 +186,20 @@ func githubObjectOf(event string) githubObject {
 	return githubObject{event, event}
 }
 
-// envelope compiles what is read of the body: the action, the object's id, updated_at and created_at, and a ref. The
-// set is small and the event names are open, so that it is made anew for each request.
+// githubEnvelopes are those of the most frequent objects. The names of events are open: others are compiled anew.
+var githubEnvelopes = func() map[githubObject]*envelope {
+	all := map[githubObject]*envelope{}
+	for _, o := range githubObjects {
+		all[o] = o.envelope()
+	}
+	for _, event := range []string{"check_run", "check_suite", "pull_request", "release", "workflow_job", "workflow_run"} {
+		o := githubObjectOf(event)
+		all[o] = o.envelope()
+	}
+	return all
+}()
+
+// envelope compiles what is read of the body: the action, the object's id, updated_at and created_at, and a ref.
 func (o githubObject) envelope() *envelope {
 	prefix := ""
 	if o.key != "" {

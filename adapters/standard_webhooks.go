@@ -16,6 +16,8 @@ const (
 	standardTimestamp = "webhook-timestamp"
 	standardSignature = "webhook-signature"
 
+	standardTolerance = 300 * time.Second
+
 	// standardSecretBytesMin is the shortest key the specification allows.
 	standardSecretBytesMin = 24
 )
@@ -38,7 +40,7 @@ func (StandardWebhooks) Describe() Description {
 		SecurityHeaders: []string{standardID, standardTimestamp, standardSignature},
 		KeepHeaders:     []string{"Content-Type", standardID, standardTimestamp},
 		ContentTypes:    []string{"application/json"},
-		Tolerance:       300 * time.Second,
+		Tolerance:       standardTolerance,
 		BodyIntegrity:   true,
 		EventIDSigned:   true,
 		Settings: map[string]string{
@@ -105,7 +107,7 @@ func (a StandardWebhooks) CheckEndpoint(ep *Endpoint) error {
 }
 
 // Verify implements Adapter.
-func (a StandardWebhooks) Verify(req *Request, ep *Endpoint) (Result, error) {
+func (StandardWebhooks) Verify(req *Request, ep *Endpoint) (Result, error) {
 	macKeys, publicKeys := standardKeys(ep)
 	if len(macKeys) == 0 && len(publicKeys) == 0 {
 		return Result{}, refuse(NoSecret, "")
@@ -134,7 +136,7 @@ func (a StandardWebhooks) Verify(req *Request, ep *Endpoint) (Result, error) {
 	if !ok {
 		return Result{}, refuse(InvalidSignature, standardSignature)
 	}
-	if err := checkFresh(signed, req.At, ep.Tolerance, a.Describe().Tolerance); err != nil {
+	if err := checkFresh(signed, req.At, ep.Tolerance, standardTolerance); err != nil {
 		return Result{}, err
 	}
 	event, err := readStandardEvent(id, req.Body, ep.Settings["variant"])

@@ -7,7 +7,10 @@ import (
 	"time"
 )
 
-const stripeSignature = "Stripe-Signature"
+const (
+	stripeSignature = "Stripe-Signature"
+	stripeTolerance = 300 * time.Second
+)
 
 // Stripe is the adapter for Stripe's webhooks: v1 events, Connect, and thin v2 events.
 //
@@ -27,7 +30,7 @@ func (Stripe) Describe() Description {
 		SecurityHeaders: []string{stripeSignature},
 		KeepHeaders:     []string{"Content-Type"},
 		ContentTypes:    []string{"application/json"},
-		Tolerance:       300 * time.Second,
+		Tolerance:       stripeTolerance,
 		BodyIntegrity:   true,
 		EventIDSigned:   true,
 		NeedsSecret:     true,
@@ -63,7 +66,7 @@ func (a Stripe) CheckEndpoint(ep *Endpoint) error {
 }
 
 // Verify implements Adapter.
-func (a Stripe) Verify(req *Request, ep *Endpoint) (Result, error) {
+func (Stripe) Verify(req *Request, ep *Endpoint) (Result, error) {
 	keys := textKeys(ep.Secrets)
 	if len(keys) == 0 {
 		return Result{}, refuse(NoSecret, "")
@@ -79,7 +82,7 @@ func (a Stripe) Verify(req *Request, ep *Endpoint) (Result, error) {
 	if !ok {
 		return Result{}, refuse(InvalidSignature, stripeSignature)
 	}
-	if err := checkFresh(signed, req.At, ep.Tolerance, a.Describe().Tolerance); err != nil {
+	if err := checkFresh(signed, req.At, ep.Tolerance, stripeTolerance); err != nil {
 		return Result{}, err
 	}
 	event, err := readStripeEvent(req.Body)
