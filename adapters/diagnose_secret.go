@@ -2,6 +2,7 @@ package adapters
 
 import (
 	"bytes"
+	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
@@ -78,7 +79,7 @@ func (x *examination) forms(s Secret) bool {
 			continue
 		}
 		for _, value := range spellings(c.key) {
-			if bytes.Equal(value, s.Value) {
+			if subtle.ConstantTimeCompare(value, s.Value) == 1 {
 				continue
 			}
 			ep := *x.ep
