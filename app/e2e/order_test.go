@@ -47,6 +47,7 @@ func TestDuplicates_FiveHundredCopiesOverFiftyConnectionsAreOneEvent(t *testing.
 			if n := site.Count("select applied_count from payments.payment_state where payment_id = $1", ev.Object); n != 1 {
 				t.Errorf("the payment was changed %d times, want once", n)
 			}
+			site.CheckMetrics(first, second)
 		})
 	}
 }

@@ -16,6 +16,8 @@ const insertInbox = "insert into weir.webhook_inbox"
 
 // postgresFault breaks the way to Postgres and mends it again.
 type postgresFault struct {
+	// own says that it needs a server of its own; the others need only a proxy.
+	own        bool
 	begin, end func(t *testing.T, pg *devstack.Postgres, proxy *devstacktest.Proxy)
 	// stored says that the event of the refused request is in the inbox nevertheless, late that it may come in later.
 	stored, late bool
@@ -38,14 +40,17 @@ func statement(action devstacktest.Action) func(*testing.T, *devstack.Postgres, 
 
 var postgresFaults = map[string]postgresFault{
 	"is stopped": {
+		own:   true,
 		begin: func(t *testing.T, pg *devstack.Postgres, _ *devstacktest.Proxy) { must(t, pg.Stop(t.Context())) },
 		end:   func(t *testing.T, pg *devstack.Postgres, _ *devstacktest.Proxy) { must(t, pg.Start(t.Context())) },
 	},
 	"is killed": {
+		own:   true,
 		begin: func(t *testing.T, pg *devstack.Postgres, _ *devstacktest.Proxy) { must(t, pg.Kill()) },
 		end:   func(t *testing.T, pg *devstack.Postgres, _ *devstacktest.Proxy) { must(t, pg.Start(t.Context())) },
 	},
 	"is read-only": {
+		own:   true,
 		begin: func(t *testing.T, pg *devstack.Postgres, _ *devstacktest.Proxy) { readOnly(t, pg, "on") },
 		end:   func(t *testing.T, pg *devstack.Postgres, _ *devstacktest.Proxy) { readOnly(t, pg, "off") },
 	},
@@ -76,8 +81,14 @@ func TestPostgres_FailsAndTheProviderIsAskedToSendAgainWhenIt(t *testing.T) {
 	for name, fault := range postgresFaults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pg := devstacktest.NewPostgres(t, devstacktest.Options{Settings: map[string]string{"max_connections": "60"}})
-			direct := devstacktest.NewDatabase(t, pg, "weir")
+			var pg *devstack.Postgres
+			var direct string
+			if fault.own {
+				pg = devstacktest.NewPostgres(t, devstacktest.Options{Settings: map[string]string{"max_connections": "60"}})
+				direct = devstacktest.NewDatabase(t, pg, "weir")
+			} else {
+				direct = devstacktest.DSN(t)
+			}
 			proxy := devstacktest.PGProxy(t, direct)
 			site := e2etest.New(t, e2etest.Options{DSN: proxy.DSN(), DirectDSN: direct, Commit: time.Second})
 			weir := site.Start()

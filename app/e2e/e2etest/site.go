@@ -250,15 +250,15 @@ func (s *Site) Count(sql string, args ...any) int {
 // WaitCount waits until the query returns n.
 func (s *Site) WaitCount(n int, sql string, args ...any) {
 	s.t.Helper()
-	last := -1
-	Eventually(s.t, sql, func() bool {
+	for deadline := time.Now().Add(Patience); ; time.Sleep(pollEvery) {
 		got := s.Count(sql, args...)
-		if got != last {
-			last = got
-			s.t.Logf("%d of %d: %s", got, n, sql)
+		if got == n {
+			return
 		}
-		return got == n
-	})
+		if time.Now().After(deadline) {
+			s.t.Fatalf("not within %v: %d, want %d: %s", Patience, got, n, sql)
+		}
+	}
 }
 
 // OpenSQL counts the deliveries that are neither finished nor failed.
@@ -342,7 +342,7 @@ func (s *Site) WaitStreamsEmpty() {
 	}
 }
 
-// Check drains the site and fails the test for every broken promise.
+// Check drains the site and fails the test for every broken promise, and for a transaction that nobody ends.
 func (s *Site) Check(sender *Sender) State {
 	s.t.Helper()
 	s.Drain()
@@ -358,5 +358,28 @@ func (s *Site) Check(sender *Sender) State {
 		}
 		s.t.Error(fault)
 	}
+	s.WaitCount(0, "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'weir' and state like 'idle in transaction%'")
 	return state
+}
+
+// CheckMetrics fails the test unless the processes, which must be all that ever ran and none of them killed, have counted
+// what stands in the database.
+func (s *Site) CheckMetrics(all ...*Process) {
+	s.t.Helper()
+	for _, c := range []struct{ metric, label, sql string }{
+		{"weir_receipt_events_total", `outcome="accepted"`, "select count(*) from weir.webhook_inbox"},
+		{"weir_receipt_events_total", `outcome="duplicate"`, "select coalesce(sum(duplicate_count), 0)::int from weir.webhook_inbox"},
+		{"weir_attempts_total", `verdict="processed"`, "select count(*) from weir.processed_event where outcome = 'PROCESSED'"},
+		{"weir_attempts_total", `verdict="superseded"`, "select count(*) from weir.processed_event where outcome = 'SUPERSEDED'"},
+	} {
+		want := s.Count(c.sql)
+		got := func() (n float64) {
+			for _, p := range all {
+				n += p.Metric(c.metric, c.label)
+			}
+			return n
+		}
+		// A metric may be counted a moment after its transaction has committed.
+		Eventually(s.t, fmt.Sprintf("%s{%s} says %d", c.metric, c.label, want), func() bool { return got() == float64(want) })
+	}
 }
