@@ -1,14 +1,14 @@
 package adapters
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"reflect"
 	"strings"
 	"time"
-
-	"bytes"
+	"unicode"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -211,7 +211,13 @@ func (e *DeclarationError) Error() string {
 		fmt.Fprintf(&b, "%s: ", e.Key)
 	}
 	b.WriteString(e.Reason)
-	return b.String()
+	// Keys and values come from the document as they are; the error stays one line of plain text.
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, b.String())
 }
 
 // ParseDeclarations reads a YAML list of declarations and makes an adapter of each provider. Declarations of one
