@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/tink-crypto/tink-go/v2/aead"
 	"github.com/tink-crypto/tink-go/v2/insecurecleartextkeyset"
@@ -14,10 +15,18 @@ import (
 	"github.com/tink-crypto/tink-go/v2/tink"
 )
 
-// Keyring holds the key-encryption keys: a Tink AES-256-GCM keyset. It wraps the data keys that seal payloads; old keys
-// in the ring still open what they wrapped.
+// Keyring holds the key-encryption keys: a Tink AES-256-GCM keyset. Its primary key wraps the data keys that seal
+// payloads; the other keys in the ring still open what they wrapped. The file may change while it is in use: it is read
+// again when a data key does not open and before a new one is wrapped. It is safe for concurrent use.
 type Keyring struct {
-	aead tink.AEAD
+	path string
+	ring atomic.Pointer[ring]
+}
+
+// ring is one content of the file.
+type ring struct {
+	handle *keyset.Handle
+	aead   tink.AEAD
 }
 
 // CreateKeyring writes a new keyring file with mode 0600. It fails if the file exists, so that a ring in use is never
@@ -51,6 +60,25 @@ func CreateKeyring(path string) error {
 // LoadKeyring reads a keyring file. A missing, unreadable, open-to-others or damaged file is one error line that names
 // the file and the remedy.
 func LoadKeyring(path string) (*Keyring, error) {
+	r, err := readRing(path)
+	if err != nil {
+		return nil, err
+	}
+	k := &Keyring{path: path}
+	k.ring.Store(r)
+	return k, nil
+}
+
+// reload reads the file again. A file that cannot be used leaves what was read before in force.
+func (k *Keyring) reload() error {
+	r, err := readRing(k.path)
+	if err == nil {
+		k.ring.Store(r)
+	}
+	return err
+}
+
+func readRing(path string) (*ring, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -73,5 +101,5 @@ func LoadKeyring(path string) (*Keyring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("keyring %s holds no usable AES-256-GCM key: restore it from its backup", path)
 	}
-	return &Keyring{aead: primitive}, nil
+	return &ring{handle: handle, aead: primitive}, nil
 }

@@ -3,6 +3,7 @@ package inbox
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -148,8 +149,14 @@ func scanDelivery(row pgx.CollectableRow) (Delivery, error) {
 }
 
 // OpenPayload opens the sealed payload of a leased delivery. ErrPayloadUnreadable means that no further attempt will
-// read it; any other error is the database's.
+// read it; it is counted by its cause. Any other error is the database's or a keyring file's that cannot be read now.
 func (s *Store) OpenPayload(ctx context.Context, d *Delivery) (body []byte, headers []Header, err error) {
 	body, headers, err = s.sealer.open(ctx, d.payloadID, d.EndpointID, d.sealed)
+	var bad *UnreadableError
+	if errors.As(err, &bad) {
+		s.metrics.unreadable.WithLabelValues(bad.Cause).Inc()
+		s.log.Error().Str("inbox_id", d.InboxID.String()).Str("endpoint", d.EndpointID).Str("provider", d.Provider).
+			Str("cause", bad.Cause).Msg("payload.unreadable")
+	}
 	return body, headers, wrap("open payload", err)
 }

@@ -9,6 +9,7 @@ type metrics struct {
 	splits           prometheus.Counter
 	payloadConflicts prometheus.Counter
 	defaultPartition prometheus.Gauge
+	unreadable       *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -33,9 +34,16 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		defaultPartition: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "weir_payload_default_partition_rows", Help: "Payload pieces that no day partition covers, as of the last check.",
 		}),
+		unreadable: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weir_payload_unreadable_total", Help: "Payloads of leased deliveries that did not open, by cause.",
+		}, []string{"cause"}),
+	}
+	for _, cause := range []string{causeMissing, causeFormat, causeChanged, causeKeyGone, causeKeyMissing, causeContent} {
+		m.unreadable.WithLabelValues(cause)
 	}
 	if reg != nil {
-		reg.MustRegister(m.commitSeconds, m.commitEvents, m.commitUnknown, m.splits, m.payloadConflicts, m.defaultPartition)
+		reg.MustRegister(m.commitSeconds, m.commitEvents, m.commitUnknown, m.splits, m.payloadConflicts, m.defaultPartition,
+			m.unreadable)
 	}
 	return m
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/google/uuid"
@@ -103,3 +104,25 @@ func (s *Store) makePartition(ctx context.Context, day time.Time) error {
 
 // EnsureDataKeys makes the data keys of today and tomorrow.
 func (s *Store) EnsureDataKeys(ctx context.Context) error { return s.sealer.ensure(ctx, time.Now()) }
+
+// tendInterval is the pause between two looks at the data keys; every process that seals makes its own.
+const tendInterval = 10 * time.Minute
+
+// tendDataKeys keeps the keys of today and tomorrow in memory and forgets destroyed ones until ctx ends.
+func (s *Store) tendDataKeys(ctx context.Context) {
+	wait := tendInterval
+	for {
+		timer := time.NewTimer(wait - rand.N(wait/10))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		wait = tendInterval
+		if err := s.EnsureDataKeys(ctx); err != nil && ctx.Err() == nil {
+			s.log.Error().Err(err).Msg("data_key.failed")
+			wait /= 20
+		}
+	}
+}

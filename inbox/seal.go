@@ -78,6 +78,9 @@ const (
 	insertDataKeySQL = `insert into weir.data_key (day, wrapped) values ($1::date, $2) on conflict (day) do nothing`
 	dataKeyByDaySQL  = `select data_key_id, wrapped from weir.data_key where day = $1::date`
 	dataKeyByIDSQL   = `select day::text, wrapped from weir.data_key where data_key_id = $1`
+	goneDataKeysSQL  = `
+select h.id from unnest($1::integer[]) as h (id)
+where not exists (select from weir.data_key k where k.data_key_id = h.id)`
 )
 
 // ensure makes and loads the keys of the days around now.
@@ -92,6 +95,26 @@ func (s *sealer) ensure(ctx context.Context, now time.Time) error {
 		keys[day] = key
 	}
 	s.current.Store(&keys)
+	return s.forgetDestroyed(ctx)
+}
+
+// forgetDestroyed drops the keys from memory that retention has destroyed.
+func (s *sealer) forgetDestroyed(ctx context.Context) error {
+	s.mu.Lock()
+	held := make([]int32, 0, len(s.byID))
+	for id := range s.byID {
+		held = append(held, int32(id))
+	}
+	s.mu.Unlock()
+	gone, err := queryRows(ctx, s.pool, pgx.RowTo[int32], goneDataKeysSQL, held)
+	if err != nil {
+		return fmt.Errorf("inbox: data keys: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range gone {
+		delete(s.byID, uint32(id))
+	}
 	return nil
 }
 
@@ -105,9 +128,13 @@ func (s *sealer) ensureDay(ctx context.Context, day string) (*dataKey, error) {
 	var wrapped []byte
 	err := s.pool.QueryRow(ctx, dataKeyByDaySQL, day).Scan(&id, &wrapped)
 	if errors.Is(err, pgx.ErrNoRows) {
+		// A new key is wrapped by the primary key of now, so that a former one goes out of use by itself.
+		if err := s.keyring.reload(); err != nil {
+			return nil, fmt.Errorf("inbox: wrap data key: %w", err)
+		}
 		raw := make([]byte, dataKeyLen)
 		rand.Read(raw)
-		fresh, wrapErr := s.keyring.aead.Encrypt(raw, dataKeyContext(day))
+		fresh, wrapErr := s.keyring.ring.Load().aead.Encrypt(raw, dataKeyContext(day))
 		clear(raw)
 		if wrapErr != nil {
 			return nil, fmt.Errorf("inbox: wrap data key: %w", wrapErr)
@@ -124,10 +151,18 @@ func (s *sealer) ensureDay(ctx context.Context, day string) (*dataKey, error) {
 
 func dataKeyContext(day string) []byte { return []byte("weir data key " + day) }
 
+// unwrap opens a data key. One that the ring does not open is tried again with the file as it is now. If the file cannot
+// be read the error passes; if the file lacks the key, or the key does not open with it, it is ErrPayloadUnreadable.
 func (s *sealer) unwrap(id uint32, day string, wrapped []byte) (*dataKey, error) {
-	raw, err := s.keyring.aead.Decrypt(wrapped, dataKeyContext(day))
+	raw, err := s.keyring.ring.Load().aead.Decrypt(wrapped, dataKeyContext(day))
 	if err != nil {
-		return nil, fmt.Errorf("inbox: the keyring does not open the data key of %s: is it the keyring that this database was used with?", day)
+		if err := s.keyring.reload(); err != nil {
+			return nil, fmt.Errorf("inbox: data key of %s: %w", day, err)
+		}
+		if raw, err = s.keyring.ring.Load().aead.Decrypt(wrapped, dataKeyContext(day)); err != nil {
+			return nil, unreadable(causeKeyMissing, fmt.Sprintf(
+				"the keyring does not open the data key of %s: is it the keyring that this database was used with?", day))
+		}
 	}
 	block, err := aes.NewCipher(raw)
 	clear(raw)
@@ -145,19 +180,22 @@ func (s *sealer) unwrap(id uint32, day string, wrapped []byte) (*dataKey, error)
 	return key, nil
 }
 
-// keyFor returns the key of t's day. If the day turned while the database was away it is the newest one held.
-func (s *sealer) keyFor(t time.Time) *dataKey {
+// keyFor returns the key of t's day. If the day turned while the database was away it is the newest one held, but only
+// for a day: retention destroys a key once the payloads of its day and of the next one are gone.
+func (s *sealer) keyFor(t time.Time) (*dataKey, error) {
 	held := *s.current.Load()
-	if key := held[t.UTC().Format(dayLayout)]; key != nil {
-		return key
+	today := t.UTC().Format(dayLayout)
+	if key := held[today]; key != nil {
+		return key, nil
 	}
-	var newest *dataKey
-	for _, key := range held {
-		if newest == nil || key.id > newest.id {
-			newest = key
-		}
+	var newest string
+	for day := range held {
+		newest = max(newest, day)
 	}
-	return newest
+	if newest < t.UTC().AddDate(0, 0, -1).Format(dayLayout) {
+		return nil, fmt.Errorf("%w: no data key of %s could be made", ErrUnavailable, today)
+	}
+	return held[newest], nil
 }
 
 func (s *sealer) keyByID(ctx context.Context, id uint32) (*dataKey, error) {
@@ -171,7 +209,7 @@ func (s *sealer) keyByID(ctx context.Context, id uint32) (*dataKey, error) {
 	var wrapped []byte
 	if err := s.pool.QueryRow(ctx, dataKeyByIDSQL, int32(id)).Scan(&day, &wrapped); err != nil {
 		if errors.Is(err, pgx.ErrNoRows) {
-			return nil, fmt.Errorf("%w: its data key is gone", ErrPayloadUnreadable)
+			return nil, unreadable(causeKeyGone, "its data key is gone")
 		}
 		return nil, err
 	}
@@ -209,7 +247,10 @@ func (s *sealer) seal(payloadID uuid.UUID, endpointID string, headers []Header, 
 	if len(buf.packed) < len(plain)-len(plain)/16 {
 		plain, flags = buf.packed, flagZstd
 	}
-	key := s.keyFor(at)
+	key, err := s.keyFor(at)
+	if err != nil {
+		return nil, err
+	}
 	sealed := make([]byte, sealPrefixLen+sealNonceLen, sealPrefixLen+sealNonceLen+len(plain)+key.aead.Overhead())
 	sealed[0], sealed[1] = sealFormat, flags
 	binary.BigEndian.PutUint32(sealed[2:], key.id)
@@ -227,8 +268,11 @@ func sealContext(prefix []byte, payloadID uuid.UUID, endpointID string) []byte {
 
 // open reverses seal. Whatever was changed, moved or cut is ErrPayloadUnreadable; other errors are the database's.
 func (s *sealer) open(ctx context.Context, payloadID uuid.UUID, endpointID string, sealed []byte) ([]byte, []Header, error) {
+	if len(sealed) == 0 {
+		return nil, nil, unreadable(causeMissing, "it is not stored any more")
+	}
 	if len(sealed) < sealPrefixLen+sealNonceLen || sealed[0] != sealFormat {
-		return nil, nil, fmt.Errorf("%w: missing or of an unknown format", ErrPayloadUnreadable)
+		return nil, nil, unreadable(causeFormat, "it is cut or of an unknown format")
 	}
 	key, err := s.keyByID(ctx, binary.BigEndian.Uint32(sealed[2:]))
 	if err != nil {
@@ -237,20 +281,20 @@ func (s *sealer) open(ctx context.Context, payloadID uuid.UUID, endpointID strin
 	prefix, nonce := sealed[:sealPrefixLen], sealed[sealPrefixLen:sealPrefixLen+sealNonceLen]
 	plain, err := key.aead.Open(nil, nonce, sealed[sealPrefixLen+sealNonceLen:], sealContext(prefix, payloadID, endpointID))
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: it was changed, cut or moved", ErrPayloadUnreadable)
+		return nil, nil, unreadable(causeChanged, "it was changed, cut or moved")
 	}
 	if prefix[1]&flagZstd != 0 {
 		if plain, err = s.dec.DecodeAll(plain, nil); err != nil {
-			return nil, nil, fmt.Errorf("%w: it does not decompress", ErrPayloadUnreadable)
+			return nil, nil, unreadable(causeContent, "it does not decompress")
 		}
 	}
 	headLen, n := binary.Uvarint(plain)
 	if n <= 0 || headLen > uint64(len(plain)-n) {
-		return nil, nil, fmt.Errorf("%w: it has no header block", ErrPayloadUnreadable)
+		return nil, nil, unreadable(causeContent, "it has no header block")
 	}
 	var headers []Header
 	if err := json.Unmarshal(plain[n:n+int(headLen)], &headers); err != nil {
-		return nil, nil, fmt.Errorf("%w: its header block does not read", ErrPayloadUnreadable)
+		return nil, nil, unreadable(causeContent, "its header block does not read")
 	}
 	return plain[n+int(headLen):], headers, nil
 }

@@ -100,6 +100,8 @@ type Store struct {
 	batch  *batcher
 	fresh  atomic.Pointer[Fresh]
 	wg     sync.WaitGroup
+	// stopTending ends the goroutine that keeps the data keys ahead.
+	stopTending context.CancelFunc
 }
 
 // Open connects, makes today's payload partitions and data keys, and starts the writers. The schema must be there.
@@ -133,6 +135,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("inbox: open: %w", err)
 	}
 	s.batch = newBatcher(cfg)
+	tending, stop := context.WithCancel(context.Background())
+	s.stopTending = stop
+	s.wg.Go(func() { s.tendDataKeys(tending) })
 	for range cfg.Writers {
 		s.wg.Add(1)
 		go func() {
@@ -146,6 +151,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close refuses further receipts, lets the writers commit what is queued, and closes the connections. If ctx ends first
 // the queued receipts are answered ErrUnavailable.
 func (s *Store) Close(ctx context.Context) error {
+	s.stopTending()
 	s.batch.close()
 	done := make(chan struct{})
 	go func() {

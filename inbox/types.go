@@ -26,6 +26,31 @@ var (
 	ErrNotFound = errors.New("inbox: not found")
 )
 
+// UnreadableError says why a payload does not open. It is ErrPayloadUnreadable to errors.Is.
+type UnreadableError struct {
+	// Cause is one of a closed set: missing, format, changed, key_gone, key_missing, content.
+	Cause string
+	// Reason is a sentence without any value in it.
+	Reason string
+}
+
+func (e *UnreadableError) Error() string { return ErrPayloadUnreadable.Error() + ": " + e.Reason }
+
+// Is makes the error ErrPayloadUnreadable.
+func (*UnreadableError) Is(target error) bool { return target == ErrPayloadUnreadable }
+
+// The causes of an unreadable payload, which are metric labels.
+const (
+	causeMissing    = "missing"     // erased, or past its retention
+	causeFormat     = "format"      // cut below its head, or written by a later version
+	causeChanged    = "changed"     // changed, cut or moved: the seal does not hold
+	causeKeyGone    = "key_gone"    // its data key is destroyed
+	causeKeyMissing = "key_missing" // the keyring lacks the key that wraps its data key
+	causeContent    = "content"     // the seal holds, but what is in it does not read
+)
+
+func unreadable(cause, reason string) error { return &UnreadableError{Cause: cause, Reason: reason} }
+
 // Header is one kept header field of a receipt.
 type Header struct {
 	Name  string `json:"n"`

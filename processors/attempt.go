@@ -72,7 +72,12 @@ func (a *attempt) run() result {
 
 	body, headers, err := a.r.store.OpenPayload(ctx, a.d)
 	if errors.Is(err, inbox.ErrPayloadUnreadable) {
-		return result{verdict: VerdictFailed, reason: inbox.ErrPayloadUnreadable.Error()}
+		reason := inbox.ErrPayloadUnreadable.Error()
+		var bad *inbox.UnreadableError
+		if errors.As(err, &bad) {
+			reason = bad.Error()
+		}
+		return result{verdict: VerdictFailed, reason: reason}
 	}
 	if err != nil {
 		return a.judgeStore(err)

@@ -1,0 +1,40 @@
+package inbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// MoveDataKeys makes the data keys those of other days: each is wrapped anew for a day that is the given number of days
+// away, as if time had passed.
+func MoveDataKeys(ctx context.Context, s *Store, days int) error {
+	return pgx.BeginFunc(ctx, s.open, func(tx pgx.Tx) error {
+		keys, err := wrappedKeys(ctx, tx)
+		if err != nil {
+			return err
+		}
+		ring := s.sealer.keyring.ring.Load()
+		for _, key := range keys {
+			raw, err := ring.aead.Decrypt(key.wrapped, dataKeyContext(key.day))
+			if err != nil {
+				return err
+			}
+			day, err := time.Parse(dayLayout, key.day)
+			if err != nil {
+				return err
+			}
+			moved := day.AddDate(0, 0, days).Format(dayLayout)
+			wrapped, err := ring.aead.Encrypt(raw, dataKeyContext(moved))
+			if err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, `update weir.data_key set day = $2::date, wrapped = $3 where data_key_id = $1`,
+				key.id, moved, wrapped); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
