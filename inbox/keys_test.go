@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/weirhq/weir/app/devstack/devstacktest"
 	"github.com/weirhq/weir/inbox"
@@ -244,21 +243,16 @@ func counter(t *testing.T, reg *prometheus.Registry, name, label string) float64
 			continue
 		}
 		for _, m := range f.GetMetric() {
-			if label == "" || labelled(m, label) {
+			found := label == ""
+			for _, l := range m.GetLabel() {
+				found = found || l.GetValue() == label
+			}
+			if found {
 				total += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
 	}
 	return total
-}
-
-func labelled(m *dto.Metric, value string) bool {
-	for _, l := range m.GetLabel() {
-		if l.GetValue() == value {
-			return true
-		}
-	}
-	return false
 }
 
 // A key that is missing ends its deliveries in one attempt and harms no other; a file that cannot be read passes.
