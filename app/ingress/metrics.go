@@ -23,7 +23,7 @@ func (s *Server) newMetrics(reg prometheus.Registerer) error {
 			Name: "weir_receipts_total", Help: "Answered requests by what became of them and why.",
 		}, []string{"endpoint", "provider", "outcome", "cause"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "weir_receipt_events_total", Help: "Events of verified requests: accepted, duplicate, unsupported, payload_conflict (also counted as duplicate).",
+			Name: "weir_receipt_events_total", Help: "Events of verified requests: accepted, duplicate, unsupported, payload_conflict (also counted as duplicate), invalid_signature (items of a batch that are left out).",
 		}, []string{"endpoint", "provider", "outcome"}),
 		ack: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "weir_ack_duration_seconds", Help: "From the end of the request's header to its answer.",

@@ -285,6 +285,9 @@ func (s *Server) take(ctx *fasthttp.RequestCtx, a *arrival) *verdict {
 	if res.MatchedVersion != "" {
 		s.metrics.matched.WithLabelValues(a.info.Endpoint, res.MatchedVersion).Inc()
 	}
+	if res.Untrusted > 0 {
+		s.metrics.events.WithLabelValues(a.info.Endpoint, a.info.Provider, string(InvalidSignature)).Add(float64(res.Untrusted))
+	}
 	if res.Handshake || len(res.Events) == 0 {
 		return &verdict{outcome: Handshake, response: res.Response}
 	}
