@@ -24,16 +24,22 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weirhq/weir/adapters"
+	"github.com/weirhq/weir/app/devstack/devstacktest"
 	"github.com/weirhq/weir/inbox"
 )
 
 func TestMain(m *testing.M) {
 	// The server keeps one goroutine for the Date header for ever, and the cleaner of a worker pool for its last sleep.
-	goleak.VerifyTestMain(m,
+	goleak.VerifyTestMain(withPostgres{m},
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
 	)
 }
+
+// withPostgres stops the database of the tests that use one before leaks are looked for.
+type withPostgres struct{ m *testing.M }
+
+func (w withPostgres) Run() int { return devstacktest.Main(w.m) }
 
 const (
 	testSecret = "whsec-canary-5f1c"
