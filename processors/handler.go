@@ -2,6 +2,7 @@ package processors
 
 import (
 	"context"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
 
@@ -30,20 +31,34 @@ func Raw(fn func(ctx context.Context, tx Tx, ev Event) error) Handler {
 
 // JSON makes a Handler of a function that takes the payload as a T. The whole request body is decoded into it, before
 // the transaction is opened; unknown fields are ignored, names are compared exactly, bytes that are not UTF-8 become
-// U+FFFD. A payload that is no JSON, names a member twice, or does not fit T is rejected: the event is FAILED with the
-// byte position and the types involved, never with content.
+// U+FFFD, and a number that meets an any becomes a json.Number of encoding/json, which keeps its digits. A payload that
+// is no JSON, names a member twice, or does not fit T is rejected: the event is FAILED with the byte position and the
+// types involved, never with content.
 func JSON[T any](fn func(ctx context.Context, tx Tx, ev Event, payload T) error) Handler {
 	if fn == nil {
 		return Handler{}
 	}
 	return Handler{decode: func(ev Event) (applyFunc, error) {
 		var payload T
-		if err := json.Unmarshal(ev.Body(), &payload, jsontext.AllowInvalidUTF8(true)); err != nil {
+		if err := json.Unmarshal(ev.Body(), &payload, jsontext.AllowInvalidUTF8(true), digits); err != nil {
 			return nil, Reject(&decodeError{reason: decodeReason(err)})
 		}
 		return func(ctx context.Context, tx Tx) error { return fn(ctx, tx, ev, payload) }, nil
 	}}
 }
+
+// digits keeps numbers out of float64, which would change ids above 2^53.
+var digits = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *any) error {
+	if dec.PeekKind() != '0' {
+		return errors.ErrUnsupported // decode as usual
+	}
+	number, err := dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	*v = stdjson.Number(number)
+	return nil
+}))
 
 // decodeError carries a text that is free of payload by construction, so it is saved without masking.
 type decodeError struct{ reason string }
