@@ -32,6 +32,9 @@ type Config struct {
 	VsNaive bool
 	// Rounds is how often everything is measured. Default 3.
 	Rounds int
+	// OthersMax is for a machine that is shared: a measurement during which everything else used more cores than this is
+	// thrown away, whatever it says, and made again, repeatsMax times in all. Default 0: every measurement counts.
+	OthersMax float64
 
 	// Database is the address of a Postgres that is there already. Default: a private durable one.
 	Database string
@@ -83,6 +86,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// repeatsMax bounds how many measurements of a run are thrown away for others' load.
+const repeatsMax = 60
+
 // saturationMax bounds the requests that are signed ahead for a closed loop, per second of the run.
 const saturationMax = 20_000
 
@@ -105,6 +111,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("bench: bodies of %d bytes are not between %d and 1048576", c.BodyBytes, BodyBytesMin)
 	case c.Duplicates < 0 || c.Duplicates >= 1:
 		return fmt.Errorf("bench: a share of duplicates of %v is not in [0, 1)", c.Duplicates)
+	case c.OthersMax < 0:
+		return fmt.Errorf("bench: a limit of %v cores for others is negative", c.OthersMax)
 	case c.Rounds < 1:
 		return fmt.Errorf("bench: %d rounds measure nothing", c.Rounds)
 	case !slices.Contains(c.Roles, app.RoleIngress):

@@ -20,6 +20,8 @@ type Report struct {
 	Load         LoadShape         `json:"load"`
 	Warnings     []string          `json:"warnings,omitempty"`
 	Measurements []Measurement     `json:"measurements"`
+	// ThrownAway counts the measurements that were made again because of others' load on the machine.
+	ThrownAway int `json:"thrown_away"`
 	// Medians has one entry for each mode and rate: the median of every number over the rounds.
 	Medians []Measurement `json:"medians"`
 	// Comparisons are medians of the ratios within each round.
@@ -363,6 +365,9 @@ func (r Report) Summary() string {
 	}
 	fmt.Fprintf(&b, "acknowledged ids: %d, of them with an inbox row: %d; rows: %d; resent ids counted: %d of %d; ids without an acknowledgement: %d\n",
 		sum.AckedEvents, sum.AckedRows, sum.Rows, sum.Duplicates, sum.AckedRequests-sum.AckedEvents, sum.Unanswered)
+	if r.ThrownAway > 0 {
+		fmt.Fprintf(&b, "%d measurements were thrown away unseen because others used the machine\n", r.ThrownAway)
+	}
 	return b.String()
 }
 

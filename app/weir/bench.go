@@ -21,6 +21,7 @@ type benchCmd struct {
 	Roles       []string          `default:"ingress" placeholder:"ROLE,…" help:"What the server does: ingress, or all for the whole way to the processors."`
 	VsNaive     bool              `help:"Measure also a server with one transaction for each request, turn by turn, at the rate and at saturation."`
 	Rounds      int               `default:"3" help:"How often all is measured; medians are reported."`
+	OthersMax   float64           `default:"0" placeholder:"CORES" help:"On a shared machine: measure again if everything else used more cores than this meanwhile. 0 = never."`
 	Database    string            `placeholder:"URL" help:"Use this Postgres. Defaults to a private durable one. Events are added to it."`
 	DataDir     string            `default:"/var/tmp" help:"Where the private Postgres keeps its data meanwhile; choose the disk to be measured."`
 	Set         map[string]string `placeholder:"NAME=VALUE" help:"A setting of the private Postgres, for example checkpoint_timeout=30s."`
@@ -40,7 +41,7 @@ func (c *benchCmd) Run(ctx context.Context, o output) error {
 	}
 	cfg := bench.Config{
 		Rate: c.Rate, Duration: c.Duration, Warmup: c.Warmup, Connections: c.Connections, BodyBytes: c.BodyBytes,
-		Duplicates: c.Duplicates, Roles: roles, VsNaive: c.VsNaive, Rounds: c.Rounds, Database: c.Database,
+		Duplicates: c.Duplicates, Roles: roles, VsNaive: c.VsNaive, Rounds: c.Rounds, OthersMax: c.OthersMax, Database: c.Database,
 		DataDir: c.DataDir, Settings: c.Set, Redis: c.Redis, Profile: c.Profile, Log: newConsoleLogger(o.err, "warn"),
 		ServerCommand: func(mode bench.Mode, configFile, profile string) *exec.Cmd {
 			cmd := exec.Command(self, "bench-server", "--mode", string(mode), "--config-file", configFile, "--profile", profile)
