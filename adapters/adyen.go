@@ -365,21 +365,24 @@ func (Adyen) SignRequest(_, _ string, req *Request, secret Secret) error {
 		req.Headers = append(req.Headers, Header{adyenProtocol, "HmacSHA256"}, Header{adyenSignature, mac})
 		return nil
 	}
-	empty := []byte(`"hmacSignature":""`)
-	body := bytes.Clone(req.Body)
-	err = adyenItem.eachItem(items, func(_ int, vals []value) error {
+	const empty = `"hmacSignature":""`
+	pieces := bytes.Split(req.Body, []byte(empty))
+	body := make([]byte, 0, len(req.Body))
+	filled := 0
+	err = adyenItem.eachItem(items, func(index int, vals []value) error {
 		signed, err := adyenSigned(vals)
 		if err != nil {
 			return err
 		}
-		if !bytes.Contains(body, empty) {
-			return errors.New(`adapters: adyen: an item has no member "hmacSignature":"" to be filled in`)
+		if index+1 >= len(pieces) {
+			return errors.New("adapters: adyen: an item has no member " + empty + " to be filled in")
 		}
 		mac := base64.StdEncoding.EncodeToString(hmacSHA256(key, []byte(signed)))
-		body = bytes.Replace(body, empty, []byte(`"hmacSignature":"`+mac+`"`), 1)
+		body = append(append(body, pieces[index]...), `"hmacSignature":"`+mac+`"`...)
+		filled++
 		return nil
 	})
-	req.Body = body
+	req.Body = append(body, bytes.Join(pieces[filled:], []byte(empty))...)
 	return err
 }
 
