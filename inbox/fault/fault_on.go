@@ -66,6 +66,7 @@ func Point(name string) {
 		select {}
 	case "stop":
 		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		time.Sleep(time.Second) // another thread may get the signal, and this one must not go on until then
 	case "sleep":
 		d, _ := time.ParseDuration(t.arg)
 		time.Sleep(d)
