@@ -30,11 +30,11 @@ func TestBR303_AStoppedProcessLeavesNoEntryBehind(t *testing.T) {
 	if status := goes.Wait(); status != 0 {
 		t.Errorf("the process ended with %v, want exit code 0", status)
 	}
-	// Leases last a minute here: whatever the process had taken along would still be pending under its name.
+	// Leases last a minute here: whatever the process had taken along would still be held under its name.
 	for _, topic := range e2etest.Topics {
-		for consumer, pending := range site.Consumers(topic) {
-			if goes.Owns(consumer) && pending > 0 {
-				t.Errorf("%s: the stopped consumer %s still holds %d entries", topic, consumer, pending)
+		for consumer, held := range site.Consumers(topic) {
+			if goes.Owns(consumer) && held > 0 {
+				t.Errorf("%s: the stopped consumer %s still holds %d entries", topic, consumer, held)
 			}
 		}
 	}

@@ -292,18 +292,29 @@ func (s *Site) Stream(topic string) (entries, pending, distinct int) {
 	return len(messages), pending, len(ids)
 }
 
-// Consumers returns the number of pending entries of each consumer of a topic.
+// Consumers returns the entries of a topic's consumers that are pending and that nobody else may claim yet. What a
+// process gives back when it stops counts as idle for a day.
 func (s *Site) Consumers(topic string) map[string]int {
 	s.t.Helper()
 	found, err := s.redis.XInfoConsumers(context.Background(), streamKey(topic), topic).Result()
 	if err != nil {
 		s.t.Fatalf("e2etest: consumers of %s: %v", topic, err)
 	}
-	pending := map[string]int{}
+	held := map[string]int{}
 	for _, c := range found {
-		pending[c.Name] = int(c.Pending)
+		held[c.Name] = 0
 	}
-	return pending
+	pending, err := s.redis.XPendingExt(context.Background(), &redis.XPendingExtArgs{Stream: streamKey(topic), Group: topic,
+		Start: "-", End: "+", Count: 100_000}).Result()
+	if err != nil {
+		s.t.Fatalf("e2etest: pending entries of %s: %v", topic, err)
+	}
+	for _, p := range pending {
+		if p.Idle < time.Hour {
+			held[p.Consumer]++
+		}
+	}
+	return held
 }
 
 // Owns says whether the consumer is the process's.
