@@ -115,7 +115,7 @@ func (a Braintree) Verify(req *Request, ep *Endpoint) (Result, error) {
 	if req.Method == "GET" {
 		return a.answer(req, keys[0], ep.Settings["public_key"])
 	}
-	form, err := parseForm(string(req.Body))
+	form, err := parseForm(req.Body)
 	if err != nil {
 		return Result{}, refuse(MalformedBody, err.Error())
 	}

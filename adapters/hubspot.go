@@ -187,24 +187,20 @@ func hubspotURL(u string) string {
 	return b.String()
 }
 
-var (
-	hubspotWhole = newEnvelope("")
-	hubspotItem  = newEnvelope("/portalId", "/subscriptionId", "/eventId", "/occurredAt", "/subscriptionType", "/objectId")
-)
+var hubspotItem = newEnvelope("/portalId", "/subscriptionId", "/eventId", "/occurredAt", "/subscriptionType", "/objectId")
 
 func readHubSpot(req *Request) ([]Event, error) {
 	if len(req.Body) == 0 {
 		return nil, refuse(MissingEventID, "empty body")
 	}
-	whole, _, err := hubspotWhole.scan(req.Body)
-	switch {
-	case err != nil:
-		return nil, refuse(MalformedBody, err.Error())
-	case whole[0].kind != '[':
+	if firstByte(req.Body) != '[' {
+		if _, _, err := hubspotItem.scan(req.Body); err != nil {
+			return nil, refuse(MalformedBody, err.Error())
+		}
 		return nil, refuse(MissingEventID, "the body is not an array")
 	}
 	found := batch{at: req.At}
-	err = hubspotItem.eachItem(whole[0].array, func(_ int, vals []value) error { return found.add(readHubSpotItem(vals)) })
+	err := hubspotItem.eachItem(req.Body, func(_ int, vals []value) error { return found.add(readHubSpotItem(vals)) })
 	if err != nil {
 		return nil, err
 	}

@@ -10,8 +10,9 @@ import (
 // unidentifiedType is the type of the events that stand for items without an identity.
 const unidentifiedType = "unidentified"
 
-// eachItem reads the wanted values of each item of an array's spelling, in order. The values are those of one item at a
-// time; item must not keep them. An error is item's, or a *Refusal for what is no array.
+// eachItem reads the wanted values of each item of an array, in order, and checks that nothing but the array stands there.
+// The values are those of one item at a time; item must not keep them. An error is item's, or a *Refusal for what is no
+// array.
 func (e *envelope) eachItem(array []byte, item func(index int, vals []value) error) error {
 	s := scanner{body: array}
 	s.space()
@@ -20,7 +21,7 @@ func (e *envelope) eachItem(array []byte, item func(index int, vals []value) err
 	}
 	s.space()
 	if s.take(']') {
-		return nil
+		return s.end()
 	}
 	vals := make([]value, e.size)
 	for i := 0; ; i++ {
@@ -32,12 +33,20 @@ func (e *envelope) eachItem(array []byte, item func(index int, vals []value) err
 		}
 		clear(vals)
 		if s.take(']') {
-			return nil
+			return s.end()
 		}
 		if !s.take(',') {
 			return refuse(MalformedBody, errSyntax.Error())
 		}
 	}
+}
+
+// end checks that nothing but white space is left.
+func (s *scanner) end() error {
+	if s.space(); s.pos < len(s.body) {
+		return refuse(MalformedBody, errSyntax.Error())
+	}
+	return nil
 }
 
 // batch collects the events of one request.

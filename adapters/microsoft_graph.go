@@ -57,7 +57,7 @@ func (a MicrosoftGraph) CheckEndpoint(ep *Endpoint) error { return checkPlain(ep
 
 // Verify implements Adapter.
 func (MicrosoftGraph) Verify(req *Request, ep *Endpoint) (Result, error) {
-	if query := urlQuery(req.URL); strings.Contains(query, "validationToken") && len(req.Body) == 0 {
+	if query := urlQuery(req.URL); bytes.Contains(query, []byte("validationToken")) && len(req.Body) == 0 {
 		return answerGraph(query)
 	}
 	keys := textKeys(ep.Secrets)
@@ -68,7 +68,7 @@ func (MicrosoftGraph) Verify(req *Request, ep *Endpoint) (Result, error) {
 }
 
 // answerGraph sends the token of a new subscription back.
-func answerGraph(query string) (Result, error) {
+func answerGraph(query []byte) (Result, error) {
 	fields, err := parseForm(query)
 	if err != nil {
 		return Result{}, refuse(MalformedBody, err.Error())

@@ -1,7 +1,6 @@
 package adapters
 
 import (
-	"cmp"
 	"crypto/hmac"
 	"crypto/sha1"
 	"crypto/sha256"
@@ -136,14 +135,10 @@ func twilioContentOf(req *Request) (c twilioContent, err error) {
 		}
 		return c, nil
 	case mediaType(req.Headers) == formMediaType:
-		if c.fields, err = parseForm(string(req.Body)); err != nil {
+		if c.fields, err = parseForm(req.Body); err != nil {
 			return c, refuse(MalformedBody, err.Error())
 		}
-		c.signed = slices.Clone(c.fields)
-		slices.SortFunc(c.signed, func(a, b formPair) int {
-			return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.value, b.value))
-		})
-		c.signed = slices.Compact(c.signed)
+		c.signed = c.fields.sorted()
 		return c, nil
 	}
 	pairs, err := parseForm(query)
@@ -175,8 +170,8 @@ func twilioMAC(key []byte, url string, signed formPairs) []byte {
 	h := hmac.New(sha1.New, key)
 	h.Write([]byte(url))
 	for i := range signed {
-		h.Write([]byte(signed[i].name))
-		h.Write([]byte(signed[i].value))
+		h.Write(signed[i].name)
+		h.Write(signed[i].value)
 	}
 	return h.Sum(nil)
 }
@@ -274,19 +269,12 @@ func readTwilioForm(fields formPairs) (Event, error) {
 	return Event{}, refuse(MissingEventID, "MessageSid, CallSid or RecordingSid")
 }
 
-var (
-	twilioWhole = newEnvelope("")
-	twilioItem  = newEnvelope("/id", "/type", "/time")
-)
+var twilioItem = newEnvelope("/id", "/type", "/time")
 
 // readTwilioJSON reads one JSON event or an array of them.
 func readTwilioJSON(req *Request) ([]Event, error) {
-	whole, _, err := twilioWhole.scan(req.Body)
-	if err != nil {
-		return nil, refuse(MalformedBody, err.Error())
-	}
 	found := batch{at: req.At}
-	if whole[0].kind != '[' {
+	if firstByte(req.Body) != '[' {
 		vals, _, err := twilioItem.scan(req.Body)
 		if err != nil {
 			return nil, refuse(MalformedBody, err.Error())
@@ -296,7 +284,7 @@ func readTwilioJSON(req *Request) ([]Event, error) {
 		}
 		return found.result()
 	}
-	err = twilioItem.eachItem(whole[0].array, func(_ int, vals []value) error { return found.add(readTwilioItem(vals)) })
+	err := twilioItem.eachItem(req.Body, func(_ int, vals []value) error { return found.add(readTwilioItem(vals)) })
 	if err != nil {
 		return nil, err
 	}
