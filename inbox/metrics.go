@@ -10,6 +10,9 @@ type metrics struct {
 	payloadConflicts prometheus.Counter
 	defaultPartition prometheus.Gauge
 	unreadable       *prometheus.CounterVec
+	expired          *prometheus.CounterVec
+	keptDays         *prometheus.GaugeVec
+	keptEvents       prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -38,12 +41,27 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "weir_payload_unreadable_total", Help: "Payloads of leased deliveries that did not open, by cause.",
 		}, []string{"cause"}),
 	}
+	m.expired = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "weir_expired_total", Help: "What retention has deleted, by kind.",
+	}, []string{"kind"})
+	m.keptDays = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "weir_expired_kept_days", Help: "Days of payloads past their retention that are kept, by what needs them.",
+	}, []string{"why"})
+	m.keptEvents = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "weir_expired_kept_events", Help: "Events past their retention that are kept: not finished, failed, or held.",
+	})
+	for _, kind := range []string{"payload_day", "stray", "data_key", "event", "mark"} {
+		m.expired.WithLabelValues(kind)
+	}
+	for _, why := range []string{"unfinished", "held"} {
+		m.keptDays.WithLabelValues(why)
+	}
 	for _, cause := range []string{causeMissing, causeFormat, causeChanged, causeKeyGone, causeKeyMissing, causeContent} {
 		m.unreadable.WithLabelValues(cause)
 	}
 	if reg != nil {
 		reg.MustRegister(m.commitSeconds, m.commitEvents, m.commitUnknown, m.splits, m.payloadConflicts, m.defaultPartition,
-			m.unreadable)
+			m.unreadable, m.expired, m.keptDays, m.keptEvents)
 	}
 	return m
 }

@@ -38,6 +38,11 @@ var recurring = []struct {
 	{"disagree", disagreeSQL, "uuid[]", []string{"webhook_inbox_pkey", "webhook_outbox_delivery_key"}},
 	{"finish", finishSQL, "bigint, uuid, text", []string{"webhook_outbox_pkey", "webhook_inbox_pkey"}},
 	{"retry", retrySQL, "bigint, uuid, text, float8, float8, float8", []string{"webhook_outbox_pkey"}},
+	{"unfinished of a day", unfinishedSQL, "uuid, uuid, uuid", []string{"webhook_outbox_delivery_key", "webhook_inbox_pkey"}},
+	{"events page", eventsPageSQL, "uuid, uuid, int", []string{"webhook_inbox_pkey"}},
+	{"expire events", expireEventsSQL, "uuid[]", []string{"webhook_inbox_pkey", "webhook_outbox_delivery_key", "legal_hold_inbox_id_idx", "legal_hold_endpoint_id_idx"}},
+	{"marks page", markersPageSQL, "uuid, uuid, int", []string{"processed_event_inbox_id_idx"}},
+	{"expire marks", expireMarkersSQL, "uuid[]", []string{"webhook_inbox_pkey", "processed_event_inbox_id_idx"}},
 	{"fail", failSQL, "bigint, uuid, text", []string{"webhook_outbox_pkey", "webhook_inbox_pkey"}},
 }
 

@@ -21,7 +21,15 @@ import (
 	"github.com/weirhq/weir/inbox"
 )
 
-func TestMain(m *testing.M) { os.Exit(devstacktest.Main(m)) }
+// child, if set, makes this binary be a process that a test kills.
+var child func() int
+
+func TestMain(m *testing.M) {
+	if child != nil && os.Getenv("WEIR_INBOX_TEST_DSN") != "" {
+		os.Exit(child())
+	}
+	os.Exit(devstacktest.Main(m))
+}
 
 // bench is one store on its own database.
 type bench struct {

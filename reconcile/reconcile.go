@@ -34,6 +34,8 @@ type Store interface {
 	RepairCounters(ctx context.Context, since, until time.Time, after uuid.UUID, limit int) (next uuid.UUID, repaired int, err error)
 	EnsurePartitions(ctx context.Context, now time.Time, ahead int) error
 	EnsureDataKeys(ctx context.Context) error
+	ExpirePayloads(ctx context.Context, r inbox.Retention) (inbox.ExpiredPayloads, error)
+	ExpireEvents(ctx context.Context, r inbox.Retention) (inbox.ExpiredEvents, error)
 }
 
 // Streams is what the checks need of Redis. Lost and ReapConsumers return streams.ErrAway while Redis is away.
@@ -74,6 +76,12 @@ type Config struct {
 	StorageInterval time.Duration
 	// PartitionsAhead is how many days of partitions exist beforehand. Default 7.
 	PartitionsAhead int
+	// Retention says how long payloads and events are kept; zero means its defaults.
+	Retention inbox.Retention
+	// RetentionInterval is the pause between two looks for what is too old. Default 10 min.
+	RetentionInterval time.Duration
+	// RetentionMax bounds the time in which one round deletes events; the next round goes on. Default 5 min.
+	RetentionMax time.Duration
 	// PageMax is the number of rows one statement looks at. Default 1,000.
 	PageMax int
 	// PagesMax is the number of pages one round looks at; the next round goes on from there. Default 100.
@@ -102,6 +110,8 @@ func (c Config) withDefaults() Config {
 	def(&c.CountersSince, 24*time.Hour)
 	def(&c.ConsumersInterval, 30*time.Second)
 	def(&c.StorageInterval, 10*time.Minute)
+	def(&c.RetentionInterval, 10*time.Minute)
+	def(&c.RetentionMax, 5*time.Minute)
 	num(&c.PartitionsAhead, 7)
 	num(&c.PageMax, 1000)
 	num(&c.PagesMax, 100)
@@ -155,6 +165,7 @@ func New(cfg Config) (*Reconciler, error) {
 		{name: "waiting", every: c.WaitingInterval, once: r.waitingEvents},
 		{name: "counters", every: c.CountersInterval, once: r.eventCounters},
 		{name: "storage", every: c.StorageInterval, once: r.storage},
+		{name: "retention", every: c.RetentionInterval, once: r.retention},
 	}
 	if c.Streams != nil {
 		r.checks = append(r.checks, r.lost, &check{name: "consumers", every: c.ConsumersInterval, once: r.deadConsumers})
