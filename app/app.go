@@ -235,7 +235,8 @@ func (a *App) openReconciler(context.Context) (err error) {
 		return nil
 	}
 	pace := a.cfg.Reconcile.Interval
-	cfg := reconcile.Config{Store: a.store, ExpiredInterval: pace, LostInterval: pace, Log: a.log, Metrics: a.metrics}
+	cfg := reconcile.Config{Store: a.store, ExpiredInterval: pace, LostInterval: pace, Log: a.log, Metrics: a.metrics,
+		Retention: a.cfg.Retention.inbox()}
 	for _, s := range a.opts.Registry.Specs() {
 		cfg.Topics = append(cfg.Topics, s.Name)
 	}

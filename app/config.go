@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirhq/weir/adapters"
 	"github.com/weirhq/weir/app/ingress"
+	"github.com/weirhq/weir/inbox"
 )
 
 // Config is everything a weir process is told. It is read from one YAML file; environment variables override single
@@ -43,6 +44,8 @@ type Config struct {
 	Limits    Limits    `yaml:"limits"`
 	Timeouts  Timeouts  `yaml:"timeouts"`
 	Reconcile Reconcile `yaml:"reconcile"`
+	// Retention says how long payloads and events are kept.
+	Retention Retention `yaml:"retention"`
 
 	// Endpoints are the addresses that providers post to: /hooks/<id>.
 	Endpoints []Endpoint `yaml:"endpoints"`
@@ -111,6 +114,15 @@ type Timeouts struct {
 type Reconcile struct {
 	// Interval is the pause between two looks for expired leases and for deliveries that Redis has lost. Defaults to 5 s.
 	Interval time.Duration `yaml:"interval"`
+}
+
+// Retention says how long what was received is kept. Nothing unfinished and nothing under legal hold is ever deleted.
+type Retention struct {
+	// PayloadDays is how many days payloads are kept beyond the day of their receipt. Defaults to 30.
+	PayloadDays int `yaml:"payload_days" env:"WEIR_RETENTION_PAYLOAD_DAYS"`
+	// EventDays is how many days finished events are kept; the marks against a second application stay 30 days longer.
+	// Defaults to 400, at least 90.
+	EventDays int `yaml:"event_days" env:"WEIR_RETENTION_EVENT_DAYS"`
 }
 
 // Endpoint is one configured ingress for one provider account.
@@ -320,6 +332,12 @@ func (c Config) withDefaults() Config {
 	dur(&c.Timeouts.Start, 10*time.Second)
 	dur(&c.Timeouts.Grace, 30*time.Second)
 	dur(&c.Reconcile.Interval, 5*time.Second)
+	if c.Retention.PayloadDays == 0 {
+		c.Retention.PayloadDays = int(inbox.DefaultPayloads / (24 * time.Hour))
+	}
+	if c.Retention.EventDays == 0 {
+		c.Retention.EventDays = int(inbox.DefaultEvents / (24 * time.Hour))
+	}
 	c.Endpoints = slices.Clone(c.Endpoints)
 	for i := range c.Endpoints {
 		ep := &c.Endpoints[i]
@@ -332,6 +350,11 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	return c
+}
+
+// inbox is the retention as the inbox wants it.
+func (r Retention) inbox() inbox.Retention {
+	return inbox.Retention{Payloads: time.Duration(r.PayloadDays) * 24 * time.Hour, Events: time.Duration(r.EventDays) * 24 * time.Hour}
 }
 
 // resolve makes a path of the config relative to the folder that the config file stands in.

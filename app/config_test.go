@@ -360,6 +360,7 @@ redis: redis://redis.example:6379/0
 keyring: {dir}/keyring.json
 limits: body 1048576 bytes, in flight 268435456 bytes
 stop: within 30s
+retention: payloads 30 days, events 400 days
 endpoint stripe: stripe, secrets {dir}/stripe.yaml, types invoice.*, others ack, 50/s`, "{dir}", dir)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("summary (-want +got):\n%s", diff)

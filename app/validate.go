@@ -209,10 +209,18 @@ func (c Config) checkNumbers(k *checker) {
 		positive("timeouts."+key, float64(d))
 	}
 	positive("reconcile.interval", float64(c.Reconcile.Interval))
+	positive("retention.payload_days", float64(c.Retention.PayloadDays))
+	if least := max(eventDaysMin, c.Retention.PayloadDays); c.Retention.EventDays < least {
+		k.add("retention.event_days", fmt.Sprintf("give at least %d or leave it out", least),
+			"is too short: an event that comes again later would be applied again")
+	}
 	if _, err := zerolog.ParseLevel(c.LogLevel); err != nil {
 		k.add("log_level", "use debug, info, warn or error", "there is no level %q", c.LogLevel)
 	}
 }
+
+// eventDaysMin is three times the longest time after which a provider is known to send an event again.
+const eventDaysMin = 90
 
 // leaseMin leaves a worker the time to do something before its lease is over.
 const leaseMin = time.Second
