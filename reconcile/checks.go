@@ -119,8 +119,10 @@ func (r *Reconciler) lostPage(ctx context.Context, topic string, after int64) (n
 		return 0, 0, err
 	}
 	fault.Point("reconcile.after_scan")
-	changed, err = r.cfg.Store.Unpublish(ctx, lost)
-	return next, changed, err
+	if changed, err = r.cfg.Store.Unpublish(ctx, lost); err != nil || len(lost) == 0 {
+		return next, changed, err
+	}
+	return next, changed, r.cfg.Streams.Drop(ctx, topic, lost)
 }
 
 // deadConsumers takes over what dead consumers hold and removes them.

@@ -41,6 +41,7 @@ type Store interface {
 // Streams is what the checks need of Redis. Lost and ReapConsumers return streams.ErrAway while Redis is away.
 type Streams interface {
 	Lost(ctx context.Context, topic string, published []inbox.Published) ([]inbox.Published, error)
+	Drop(ctx context.Context, topic string, lost []inbox.Published) error
 	ReapConsumers(ctx context.Context, topic string) (claimed, removed int, err error)
 	Direct() bool
 }

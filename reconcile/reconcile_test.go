@@ -214,6 +214,33 @@ func TestBR306_TrimmedEntriesAreEnqueuedAgain(t *testing.T) {
 	}
 }
 
+// BR-309: a consumer that is removed with its pending list loses nothing, and leaves no entry behind.
+func TestBR309_OrphanedEntriesComeBackAndLeaveNoneBehind(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run(t, b.streams.RunRelay)
+	b.acceptMany(t, 20)
+	waitFor(t, "publishing", func() bool { return b.count(t, unpublishedSQL) == 0 })
+	ctx, stream := t.Context(), "weir:{"+topic+"}"
+	if err := b.redis.XGroupCreate(ctx, stream, topic, "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.redis.XReadGroup(ctx, &redis.XReadGroupArgs{Group: topic, Consumer: "gone", Streams: []string{stream, ">"}, Count: 20}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.redis.XGroupDelConsumer(ctx, stream, topic, "gone").Err(); err != nil {
+		t.Fatal(err)
+	}
+	reports, err := b.rec.RunOnce(ctx, "lost")
+	if err != nil || reports[0].Changed != 20 {
+		t.Fatalf("%+v, %v", reports, err)
+	}
+	waitFor(t, "publishing again", func() bool { return b.count(t, unpublishedSQL) == 0 })
+	if n := b.length(t); n != 20 {
+		t.Errorf("%d entries, want 20", n)
+	}
+}
+
 func TestReconciler_Expired(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -44,6 +44,27 @@ func (s *Streams) Lost(ctx context.Context, topic string, published []inbox.Publ
 	return lost, nil
 }
 
+// Drop deletes the entries of lost deliveries. One that was delivered to somebody whose pending list is gone still stands
+// in the stream, and nobody would ever acknowledge it. A delivery never needs its old entry: what is open is published
+// again, and what is leased runs on its lease.
+func (s *Streams) Drop(ctx context.Context, topic string, lost []inbox.Published) error {
+	for rest := lost; len(rest) > 0; {
+		chunk := rest[:min(len(rest), lostChunk)]
+		rest = rest[len(chunk):]
+		ids := make([]string, len(chunk))
+		for i, p := range chunk {
+			ids[i] = p.StreamID
+		}
+		c, cancel := s.op(ctx)
+		err := s.cmd.XDel(c, streamKey(topic), ids...).Err()
+		cancel()
+		if err != nil {
+			return fmt.Errorf("streams: drop %s: %w", topic, err)
+		}
+	}
+	return nil
+}
+
 func (s *Streams) lostOf(ctx context.Context, topic string, published []inbox.Published) ([]inbox.Published, error) {
 	epoch, err := s.epoch(ctx, topic)
 	if err != nil {
