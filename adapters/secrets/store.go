@@ -39,10 +39,7 @@ func (s FileStore) Load(ctx context.Context, ref string) (Document, error) {
 	if ref == "" {
 		return Document{}, errors.New("secrets: no secret file is named: set its path")
 	}
-	path := ref
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(s.Dir, path)
-	}
+	path := s.path(ref)
 	data, err := readPrivate(path)
 	if err != nil {
 		return Document{}, err
@@ -53,6 +50,13 @@ func (s FileStore) Load(ctx context.Context, ref string) (Document, error) {
 		return Document{}, fmt.Errorf("secrets: %s: %w", path, err)
 	}
 	return document, nil
+}
+
+func (s FileStore) path(ref string) string {
+	if filepath.IsAbs(ref) {
+		return ref
+	}
+	return filepath.Join(s.Dir, ref)
 }
 
 // readPrivate reads a small regular file that not everybody can read. Mode and content come from one open file, so that
