@@ -49,6 +49,7 @@ type App struct {
 	endpoints  *endpoints
 	keys       *keysource.Source
 	store      *inbox.Store
+	sightings  *sightings
 	streams    *streams.Streams
 	runner     *processors.Runner
 	reconciler atomic.Pointer[reconcile.Reconciler]
@@ -107,7 +108,7 @@ func newRegistry() *prometheus.Registry {
 }
 
 func (a *App) openEndpoints(context.Context) (err error) {
-	a.endpoints, err = a.cfg.openEndpoints()
+	a.endpoints, err = a.cfg.openEndpoints(a.log, a.metrics)
 	return err
 }
 
@@ -125,6 +126,10 @@ func (a *App) openStore(ctx context.Context) (err error) {
 		Log:                a.log,
 		Metrics:            a.metrics,
 	})
+	if err == nil {
+		a.endpoints.revoked = a.store.RevokedSecrets
+		a.sightings = newSightings(a.store.RecordSightings, a.log)
+	}
 	return err
 }
 

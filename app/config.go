@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/weirhq/weir/adapters"
+	"github.com/weirhq/weir/adapters/secrets"
 	"github.com/weirhq/weir/app/ingress"
 	"github.com/weirhq/weir/inbox"
 )
@@ -38,6 +39,8 @@ type Config struct {
 	Redis Redis `yaml:"redis"`
 	// Keyring is the path of the file whose keys seal payloads. It has no default; `weir dev` makes one.
 	Keyring string `yaml:"keyring" env:"WEIR_KEYRING"`
+	// SecretStore says where secret documents may stand beside files, and how long they hold.
+	SecretStore SecretStore `yaml:"secret_store"`
 	// Roles says what this process does: ingress, relay, processors, reconcile. Defaults to all four.
 	Roles []Role `yaml:"roles" env:"WEIR_ROLES"`
 
@@ -79,6 +82,20 @@ type Database struct {
 type Redis struct {
 	URL     string `yaml:"url" env:"REDIS_URL"`
 	URLFile string `yaml:"url_file" env:"REDIS_URL_FILE"`
+}
+
+// SecretStore says where secret documents may stand beside files, and how long what was read holds.
+type SecretStore struct {
+	// AllowEnv admits secrets in environment variables (env:NAME). For development alone. Defaults to false.
+	AllowEnv bool `yaml:"allow_env"`
+	// Vault is the server of references vault:PATH. An empty address means none.
+	Vault secrets.VaultConfig `yaml:"vault"`
+	// Soft is the age at which a document that is not a file is fetched again. Defaults to 30 s.
+	Soft time.Duration `yaml:"soft"`
+	// Hard is the age above which a document that its store no longer confirms verifies nothing. Defaults to 15 min.
+	Hard time.Duration `yaml:"hard"`
+	// EntriesMax bounds the documents held in memory. Defaults to 10,000.
+	EntriesMax int `yaml:"entries_max"`
 }
 
 // Limits bound what a sender can make weir hold.
@@ -131,7 +148,7 @@ type Endpoint struct {
 	ID string `yaml:"id"`
 	// Provider names the adapter, for example stripe.
 	Provider string `yaml:"provider"`
-	// Secrets is the path of a secret document with the current and the previous signing secrets.
+	// Secrets names the secret document with the current and the previous signing secrets: a path, vault:PATH or env:NAME.
 	Secrets string `yaml:"secrets"`
 	// PublicKeys are the provider's keys, for schemes that sign with a private one.
 	PublicKeys []PublicKey `yaml:"public_keys"`
@@ -338,6 +355,11 @@ func (c Config) withDefaults() Config {
 	if c.Retention.EventDays == 0 {
 		c.Retention.EventDays = int(inbox.DefaultEvents / (24 * time.Hour))
 	}
+	dur(&c.SecretStore.Soft, 30*time.Second)
+	dur(&c.SecretStore.Hard, 15*time.Minute)
+	if c.SecretStore.EntriesMax == 0 {
+		c.SecretStore.EntriesMax = 10_000
+	}
 	c.Endpoints = slices.Clone(c.Endpoints)
 	for i := range c.Endpoints {
 		ep := &c.Endpoints[i]
@@ -363,4 +385,14 @@ func (c *Config) resolve(path string) string {
 		return path
 	}
 	return filepath.Join(filepath.Dir(c.path), path)
+}
+
+// secretRef makes the path of a document that is a file relative to the config file's folder, and leaves other
+// references alone.
+func (c *Config) secretRef(ref string) string {
+	scheme, name := secrets.Split(ref)
+	if scheme != secrets.SchemeFile {
+		return ref
+	}
+	return c.resolve(name)
 }

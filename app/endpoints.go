@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -9,8 +10,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
 	"github.com/weirhq/weir/adapters"
 	"github.com/weirhq/weir/app/ingress"
+	"github.com/weirhq/weir/inbox"
 )
 
 // endpoints is what the edge looks its endpoints up in. It does not change after openEndpoints; secrets do.
@@ -18,6 +23,8 @@ type endpoints struct {
 	byID   map[string]*ingress.Endpoint
 	trusts map[string]*trust
 	limits map[string]ingress.Limit
+	// revoked asks for the versions that operators have revoked; nil means that nobody knows.
+	revoked func(ctx context.Context) ([]inbox.RevokedSecret, error)
 }
 
 func (e *endpoints) lookup(id string) (*ingress.Endpoint, bool) {
@@ -27,30 +34,45 @@ func (e *endpoints) lookup(id string) (*ingress.Endpoint, bool) {
 
 func (e *endpoints) providerLimits() map[string]ingress.Limit { return e.limits }
 
-// usable is nil if every enabled endpoint has something to verify with.
+// usable is nil once every store has answered and at least one enabled endpoint has something to verify with. An
+// endpoint whose own document is broken or gone answers 503 alone: it must not take the others out of service.
 func (e *endpoints) usable() error {
-	var without []string
+	var waiting, without []string
+	enabled := 0
 	for id, ep := range e.byID {
 		if ep.Disabled {
 			continue
 		}
-		if trusted, err := ep.Secrets(); err != nil || trusted == nil {
+		enabled++
+		switch t := e.trusts[id]; {
+		case t.entry == nil || t.entry.Usable():
+		case !t.entry.Settled():
+			waiting = append(waiting, id)
+		default:
 			without = append(without, id)
 		}
 	}
-	if len(without) > 0 {
-		slices.Sort(without)
+	slices.Sort(waiting)
+	slices.Sort(without)
+	switch {
+	case len(waiting) > 0:
+		return fmt.Errorf("the secret store has not answered yet for endpoint %s", strings.Join(waiting, ", "))
+	case enabled > 0 && len(without) == enabled:
 		return fmt.Errorf("no usable secret for endpoint %s", strings.Join(without, ", "))
 	}
 	return nil
 }
 
-func (c Config) openEndpoints() (*endpoints, error) {
+func (c Config) openEndpoints(log zerolog.Logger, metrics prometheus.Registerer) (*endpoints, error) {
 	k := &checker{file: c.path}
+	cache := c.openSecrets(k, log, metrics)
+	if cache == nil {
+		return nil, &ConfigError{Faults: k.faults}
+	}
 	e := &endpoints{byID: map[string]*ingress.Endpoint{}, trusts: map[string]*trust{}, limits: map[string]ingress.Limit{}}
 	registry := c.checkProviders(k)
 	for i, ep := range c.Endpoints {
-		opened, t := c.openEndpoint(k, registry, i, ep)
+		opened, t := c.openEndpoint(k, registry, cache, i, ep)
 		if opened == nil {
 			continue
 		}
@@ -70,13 +92,16 @@ func (c Config) checkEndpoints(k *checker) {
 		k.add("endpoints", "add one with id, provider and secrets, or leave role ingress out", "none is configured")
 	}
 	registry := c.checkProviders(k)
+	cache := c.openSecrets(k, zerolog.Nop(), nil)
 	seen := map[string]bool{}
 	for i, ep := range c.Endpoints {
 		if ep.ID != "" && seen[ep.ID] {
 			k.add(endpointKey(i, ep), "give each endpoint an id of its own", "the id stands twice")
 		}
 		seen[ep.ID] = true
-		c.openEndpoint(k, registry, i, ep)
+		if cache != nil {
+			c.openEndpoint(k, registry, cache, i, ep)
+		}
 	}
 }
 
@@ -91,7 +116,7 @@ var endpointIDRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 // openEndpoint checks one endpoint, reads its secrets and keys, and lets the adapter check them. It returns nil after a
 // fault.
-func (c Config) openEndpoint(k *checker, registry *adapters.Registry, i int, ep Endpoint) (*ingress.Endpoint, *trust) {
+func (c Config) openEndpoint(k *checker, registry *adapters.Registry, cache *secretCache, i int, ep Endpoint) (*ingress.Endpoint, *trust) {
 	key, before := endpointKey(i, ep), len(k.faults)
 	if !endpointIDRE.MatchString(ep.ID) {
 		k.add(key+".id", "use 1 to 64 letters, digits, '-', '_' and '.'", "is not an id")
@@ -119,12 +144,12 @@ func (c Config) openEndpoint(k *checker, registry *adapters.Registry, i int, ep 
 		k.add(key+".provider", "there are: "+strings.Join(providerNames(registry), ", "), "there is no adapter for %q", ep.Provider)
 		return nil, nil
 	}
-	t := c.openTrust(k, key, adapter, ep)
+	t := c.openTrust(k, cache, key, adapter, ep)
 	if t == nil || len(k.faults) > before {
 		return nil, nil
 	}
 	return &ingress.Endpoint{
-		ID: ep.ID, Provider: ep.Provider, Adapter: adapter, Secrets: t.endpoint,
+		ID: ep.ID, Provider: ep.Provider, Adapter: adapter, Secrets: t.endpoint, Release: t.release,
 		BodyLimit: c.Limits.BodyBytesMax, Types: ep.Types, Unsupported: ep.Unsupported,
 		Rate: ep.Rate, Burst: ep.Burst, Disabled: ep.Disabled, PublicURL: ep.PublicURL,
 	}, t

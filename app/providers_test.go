@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/weirhq/weir/adapters"
 )
 
@@ -32,7 +34,7 @@ func TestConfig_DeclaredProvider(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opened, err := cfg.openEndpoints()
+	opened, err := cfg.openEndpoints(zerolog.Nop(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/weirhq/weir/app/ingress"
@@ -193,7 +194,7 @@ func (a *App) ingressActor(limit time.Duration) (func(context.Context) error, er
 		Endpoints:        a.endpoints.lookup,
 		Accept:           a.store.Accept,
 		Verify:           a.keys.Verify,
-		OnReceipt:        a.opts.OnReceipt,
+		OnReceipt:        a.sightings.watch(a.opts.OnReceipt),
 		Providers:        a.endpoints.providerLimits(),
 		TrustedProxies:   a.cfg.trustedProxies(),
 		AllowPlainHTTP:   a.cfg.PlainHTTP,
@@ -218,7 +219,13 @@ func (a *App) ingressActor(limit time.Duration) (func(context.Context) error, er
 	a.ingressAddr = ln.Addr()
 	a.mu.Unlock()
 	return func(ctx context.Context) error {
-		go a.endpoints.watch(ctx, a.log)
+		defer a.sightings.flush()
+		var watching sync.WaitGroup
+		defer watching.Wait()
+		watched, unwatch := context.WithCancel(ctx)
+		defer unwatch()
+		watching.Go(func() { a.endpoints.watch(watched, a.log) })
+		watching.Go(func() { a.sightings.run(watched) })
 		served := make(chan error, 1)
 		go func() { served <- server.Serve(ln) }()
 		select {

@@ -56,7 +56,7 @@ func (c Config) transport() string {
 }
 
 func (c Config) describeEndpoint(ep Endpoint) string {
-	parts := []string{ep.Provider, "secrets " + orNone(c.resolve(ep.Secrets))}
+	parts := []string{ep.Provider, "secrets " + orNone(c.secretRef(ep.Secrets))}
 	if len(ep.PublicKeys) > 0 {
 		parts = append(parts, fmt.Sprintf("%d public keys", len(ep.PublicKeys)))
 	}

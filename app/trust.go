@@ -7,54 +7,91 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"github.com/weirhq/weir/adapters"
 	"github.com/weirhq/weir/adapters/secrets"
 )
 
-// secretsInterval is the pause between two looks at the secret documents, so a rotation holds within that time.
-const secretsInterval = 2 * time.Second
-
-// trust is what one endpoint verifies with: its secret document and its public keys, checked by the adapter. The last
-// good state stays in force while a changed document cannot be used.
-type trust struct {
-	adapter adapters.Adapter
-	base    adapters.Endpoint // without Secrets
-	store   secrets.FileStore
-	ref     string
-
-	mu      sync.Mutex
-	doc     secrets.Document
-	stamp   fileStamp
-	current atomic.Pointer[snapshot]
+// secretCache joins the stores with what was read from them.
+type secretCache struct {
+	*secrets.Cache
+	stores *secrets.Stores
 }
 
-// snapshot is the trusted state until a version in it expires. A zero until means for ever.
-type snapshot struct {
-	ep    *adapters.Endpoint
-	until time.Time
+// openSecrets opens the configured stores without using the network. It returns nil after a fault.
+func (c Config) openSecrets(k *checker, log zerolog.Logger, metrics prometheus.Registerer) *secretCache {
+	c = c.withDefaults()
+	stores, err := c.secretStores()
+	if err != nil {
+		k.add("secret_store.vault", "", "%s", strings.TrimPrefix(err.Error(), "secrets: vault: "))
+		return nil
+	}
+	cache, err := secrets.NewCache(secrets.CacheConfig{Store: stores, Soft: c.SecretStore.Soft, Hard: c.SecretStore.Hard,
+		EntriesMax: c.SecretStore.EntriesMax, Log: log, Metrics: metrics})
+	if err != nil {
+		k.add("secret_store", "", "%s", strings.TrimPrefix(err.Error(), "secrets: cache: "))
+		return nil
+	}
+	if c.SecretStore.AllowEnv {
+		log.Warn().Msg("secrets.environment_allowed: secrets in environment variables are for development alone")
+	}
+	return &secretCache{cache, stores}
+}
+
+func (c Config) secretStores() (*secrets.Stores, error) {
+	cfg := secrets.StoresConfig{AllowEnv: c.SecretStore.AllowEnv}
+	if c.SecretStore.Vault != (secrets.VaultConfig{}) {
+		v := c.SecretStore.Vault
+		for _, path := range []*string{&v.CAFile, &v.TokenFile, &v.JWTFile, &v.SecretIDFile} {
+			*path = c.resolve(*path)
+		}
+		vault, err := secrets.NewVault(v)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Vault = vault
+	}
+	return secrets.NewStores(cfg), nil
+}
+
+// trust is what one endpoint verifies with: its secret document, checked by the adapter, and its public keys.
+type trust struct {
+	id      string
+	adapter adapters.Adapter
+	base    adapters.Endpoint // without Secrets
+	entry   *secrets.Entry    // nil where there is no document
+	path    string            // of a document that is a file
+
+	mu    sync.Mutex
+	stamp fileStamp
+	bad   bool // the file as stamped could not be used
 }
 
 // fileStamp tells a replaced file from the one that was read.
-type fileStamp struct {
-	size  int64
-	modAt time.Time
-}
+type fileStamp struct{ info os.FileInfo }
 
 func stampOf(path string) fileStamp {
 	info, err := os.Stat(path)
 	if err != nil {
 		return fileStamp{}
 	}
-	return fileStamp{info.Size(), info.ModTime()}
+	return fileStamp{info}
 }
 
-// openTrust reads and checks what the endpoint trusts. It returns nil after a fault.
-func (c Config) openTrust(k *checker, key string, a adapters.Adapter, ep Endpoint) *trust {
+func (s fileStamp) same(o fileStamp) bool {
+	if s.info == nil || o.info == nil {
+		return s.info == nil && o.info == nil
+	}
+	return os.SameFile(s.info, o.info) && s.info.Size() == o.info.Size() && s.info.ModTime().Equal(o.info.ModTime())
+}
+
+// openTrust reads and checks what the endpoint trusts. A document that is a file is read here, so that a fault shows at
+// the start; others are fetched while the process runs. It returns nil after a fault.
+func (c Config) openTrust(k *checker, cache *secretCache, key string, a adapters.Adapter, ep Endpoint) *trust {
 	keys, ok := c.publicKeys(k, key, ep)
 	if !ok {
 		return nil
@@ -73,108 +110,128 @@ func (c Config) openTrust(k *checker, key string, a adapters.Adapter, ep Endpoin
 			return nil
 		}
 	}
-	t := &trust{
-		adapter: a, ref: c.resolve(ep.Secrets),
-		base: adapters.Endpoint{ID: ep.ID, PublicKeys: keys, Tolerance: ep.Tolerance, Settings: ep.Settings},
-	}
-	if t.ref != "" {
-		t.stamp = stampOf(t.ref)
-		doc, err := t.store.Load(context.Background(), t.ref)
-		if err != nil {
-			k.add(key+".secrets", "", "%s", strings.TrimPrefix(err.Error(), "secrets: "))
+	t := &trust{id: ep.ID, adapter: a,
+		base: adapters.Endpoint{ID: ep.ID, PublicKeys: keys, Tolerance: ep.Tolerance, Settings: ep.Settings}}
+	if ep.Secrets == "" {
+		if err := t.check(nil); err != nil {
+			k.add(key, "", "%s", t.plain(err))
 			return nil
 		}
-		t.doc = doc
+		return t
 	}
-	s, err := t.check(time.Now())
-	if err != nil {
-		k.add(key, "", "%s", strings.TrimPrefix(err.Error(), "adapters: endpoint "+ep.ID+": "))
+	ref := c.secretRef(ep.Secrets)
+	if err := cache.stores.Check(ref); err != nil {
+		k.add(key+".secrets", "", "%s", t.plain(err))
 		return nil
 	}
-	t.current.Store(s)
+	t.entry, t.path = cache.Add(ep.ID, ref, t.check), cache.stores.Path(ref)
+	if t.path == "" {
+		return t
+	}
+	t.stamp = stampOf(t.path)
+	if _, err := t.entry.Load(context.Background()); err != nil {
+		var unfit *unfitError
+		if errors.As(err, &unfit) {
+			k.add(key, "", "%s", t.plain(err))
+		} else {
+			k.add(key+".secrets", "", "%s", t.plain(err))
+		}
+		return nil
+	}
 	return t
 }
 
-// check builds the state at a time from the document and lets the adapter judge it.
-func (t *trust) check(at time.Time) (*snapshot, error) {
-	ep := t.base
-	ep.Secrets = t.doc.Secrets(at)
-	if err := t.adapter.CheckEndpoint(&ep); err != nil {
-		return nil, err
-	}
-	return &snapshot{ep: &ep, until: t.doc.Changes(at)}, nil
+// plain takes the packages' names off an error.
+func (t *trust) plain(err error) string {
+	text := strings.TrimPrefix(err.Error(), "secrets: ")
+	return strings.TrimPrefix(text, "adapters: endpoint "+t.id+": ")
 }
 
-// endpoint is what the edge asks once per request. It reads no file.
+// unfitError is the adapter's judgement about secrets that were read.
+type unfitError struct{ error }
+
+func (e *unfitError) Unwrap() error { return e.error }
+
+// check lets the adapter judge what would be trusted.
+func (t *trust) check(all []adapters.Secret) error {
+	ep := t.base
+	ep.Secrets = all
+	if err := t.adapter.CheckEndpoint(&ep); err != nil {
+		return &unfitError{err}
+	}
+	return nil
+}
+
+// endpoint is what the edge asks once per request.
 func (t *trust) endpoint() (*adapters.Endpoint, error) {
-	s := t.current.Load()
-	if now := time.Now(); !s.until.IsZero() && !now.Before(s.until) {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		next, err := t.check(now)
-		if err != nil {
+	return t.open(time.Now())
+}
+
+func (t *trust) open(at time.Time) (*adapters.Endpoint, error) {
+	ep := t.base
+	if t.entry != nil {
+		var err error
+		if ep.Secrets, err = t.entry.Secrets(at); err != nil {
 			return nil, err
 		}
-		t.current.Store(next)
-		s = next
 	}
-	return s.ep, nil
+	return &ep, nil
 }
 
-// refresh takes up a changed document. changed is false if there was nothing new or the new one cannot be used.
+// release overwrites the values that endpoint has opened.
+func (t *trust) release(ep *adapters.Endpoint) {
+	for _, s := range ep.Secrets {
+		clear(s.Value)
+	}
+}
+
+// trustedAt is what the endpoint trusts at another time than now, checked by the adapter.
+func (t *trust) trustedAt(at time.Time) (*adapters.Endpoint, error) {
+	ep, err := t.open(at)
+	if err != nil {
+		if errors.Is(err, secrets.ErrNoVersion) {
+			ep := t.base
+			return &ep, t.adapter.CheckEndpoint(&ep)
+		}
+		return nil, err
+	}
+	return ep, t.adapter.CheckEndpoint(ep)
+}
+
+// refresh takes up a changed document. changed is false if there was nothing new or the new one cannot be used; then the
+// last good one stays in force until the hard limit.
 func (t *trust) refresh(ctx context.Context) (changed bool, err error) {
-	if t.ref == "" {
+	if t.entry == nil {
 		return false, nil
 	}
-	stamp := stampOf(t.ref)
+	if t.path == "" {
+		if !t.entry.Due() {
+			return false, nil
+		}
+		return t.entry.Load(ctx)
+	}
+	stamp := stampOf(t.path)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if stamp == t.stamp {
+	if stamp.same(t.stamp) {
+		if !t.bad {
+			t.entry.Confirm()
+		}
 		return false, nil
 	}
-	t.stamp = stamp
-	doc, err := t.store.Load(ctx, t.ref)
-	if err != nil {
-		return false, err
-	}
-	before := t.doc
-	t.doc = doc
-	s, err := t.check(time.Now())
-	if err != nil {
-		t.doc = before
-		return false, err
-	}
-	t.current.Store(s)
-	return true, nil
+	changed, err = t.entry.Load(ctx)
+	t.stamp, t.bad = stamp, err != nil
+	return changed, err
 }
 
-// watch takes up changed secret documents until ctx ends.
-func (e *endpoints) watch(ctx context.Context, log zerolog.Logger) {
-	tick := time.NewTicker(secretsInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		for id, t := range e.trusts {
-			changed, err := t.refresh(ctx)
-			if err != nil {
-				log.Error().Str("endpoint", id).Err(err).Msg("secrets.refused")
-			} else if changed {
-				log.Info().Str("endpoint", id).Str("secret_version", t.version()).Msg("secrets.changed")
-			}
-		}
-	}
-}
-
-// version names the current version.
+// version names the version that is tried first.
 func (t *trust) version() string {
-	if ep := t.current.Load().ep; len(ep.Secrets) > 0 {
-		return ep.Secrets[0].Version
+	ep, err := t.endpoint()
+	if err != nil || len(ep.Secrets) == 0 {
+		return ""
 	}
-	return ""
+	defer t.release(ep)
+	return ep.Secrets[0].Version
 }
 
 // SigningSecret returns an endpoint of the config and its current secret, for commands that sign samples as the
@@ -187,7 +244,7 @@ func (c Config) SigningSecret(id string) (Endpoint, adapters.Secret, error) {
 		if ep.Secrets == "" {
 			return ep, adapters.Secret{}, fmt.Errorf("endpoint %s has no secret to sign with; give --secret-file", id)
 		}
-		doc, err := secrets.FileStore{}.Load(context.Background(), c.resolve(ep.Secrets))
+		doc, _, err := c.SecretDocument(context.Background(), id)
 		if err != nil {
 			return ep, adapters.Secret{}, err
 		}
@@ -198,4 +255,21 @@ func (c Config) SigningSecret(id string) (Endpoint, adapters.Secret, error) {
 		return ep, trusted[0], nil
 	}
 	return Endpoint{}, adapters.Secret{}, fmt.Errorf("there is no endpoint %q in the config; `weir config check` lists them", id)
+}
+
+// SecretDocument reads the document of an endpoint from its store. path is where it stands if it is a file.
+func (c Config) SecretDocument(ctx context.Context, id string) (doc secrets.Document, path string, err error) {
+	for _, ep := range c.Endpoints {
+		if ep.ID != id || ep.Secrets == "" {
+			continue
+		}
+		stores, err := c.secretStores()
+		if err != nil {
+			return doc, "", err
+		}
+		ref := c.secretRef(ep.Secrets)
+		doc, err = stores.Load(ctx, ref)
+		return doc, stores.Path(ref), err
+	}
+	return doc, "", fmt.Errorf("there is no endpoint %q with secrets in the config; `weir config check` lists the endpoints", id)
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/weirhq/weir/adapters"
 )
 
@@ -16,7 +18,7 @@ func open(t *testing.T, document string) (tr *trust, path string) {
 	path = write(t, dir, "doc.yaml", document)
 	k := &checker{}
 	a, _ := adapters.Lookup("stripe")
-	tr = Config{}.openTrust(k, "endpoints.x", a, Endpoint{ID: "x", Provider: "stripe", Secrets: path})
+	tr = Config{}.openTrust(k, Config{}.openSecrets(k, zerolog.Nop(), nil), "endpoints.x", a, Endpoint{ID: "x", Provider: "stripe", Secrets: path})
 	if tr == nil {
 		t.Fatalf("faults: %v", k.faults)
 	}

@@ -208,6 +208,11 @@ func (c Config) checkNumbers(k *checker) {
 		"start": c.Timeouts.Start, "grace": c.Timeouts.Grace} {
 		positive("timeouts."+key, float64(d))
 	}
+	positive("secret_store.soft", float64(c.SecretStore.Soft))
+	positive("secret_store.entries_max", float64(c.SecretStore.EntriesMax))
+	if c.SecretStore.Hard <= c.SecretStore.Soft {
+		k.add("secret_store.hard", "make it longer than secret_store.soft", "is not above the soft limit")
+	}
 	positive("reconcile.interval", float64(c.Reconcile.Interval))
 	positive("retention.payload_days", float64(c.Retention.PayloadDays))
 	if least := max(eventDaysMin, c.Retention.PayloadDays); c.Retention.EventDays < least {

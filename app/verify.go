@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/weirhq/weir/adapters"
 )
 
@@ -32,7 +34,11 @@ func (c Config) VerifyTarget(id string, at time.Time) (VerifyTarget, error) {
 		return VerifyTarget{}, fmt.Errorf("there is no endpoint %q in the config; `weir config check` lists them", id)
 	}
 	k := &checker{file: c.path}
-	opened, err := c.trustedAt(k, registry, i, at)
+	cache := c.openSecrets(k, zerolog.Nop(), nil)
+	if cache == nil {
+		return VerifyTarget{}, &ConfigError{Faults: k.faults}
+	}
+	opened, err := c.trustedAt(k, registry, cache, i, at)
 	if err != nil {
 		return VerifyTarget{}, err
 	}
@@ -47,7 +53,7 @@ func (c Config) VerifyTarget(id string, at time.Time) (VerifyTarget, error) {
 			continue
 		}
 		// Another endpoint that cannot be opened is no reason not to look at this one.
-		if other, err := c.trustedAt(&checker{file: c.path}, registry, j, at); err == nil && other.ID != "" {
+		if other, err := c.trustedAt(&checker{file: c.path}, registry, cache, j, at); err == nil && other.ID != "" {
 			target.Others = append(target.Others, other)
 		}
 	}
@@ -55,14 +61,14 @@ func (c Config) VerifyTarget(id string, at time.Time) (VerifyTarget, error) {
 }
 
 // trustedAt opens what an endpoint trusts at a time. Faults of the config go to k, and the endpoint is empty then.
-func (c Config) trustedAt(k *checker, registry *adapters.Registry, i int, at time.Time) (adapters.Endpoint, error) {
-	opened, t := c.openEndpoint(k, registry, i, c.Endpoints[i])
+func (c Config) trustedAt(k *checker, registry *adapters.Registry, cache *secretCache, i int, at time.Time) (adapters.Endpoint, error) {
+	opened, t := c.openEndpoint(k, registry, cache, i, c.Endpoints[i])
 	if opened == nil {
 		return adapters.Endpoint{}, nil
 	}
-	s, err := t.check(at)
+	ep, err := t.trustedAt(at)
 	if err != nil {
-		return adapters.Endpoint{}, fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "adapters: "))
+		return adapters.Endpoint{}, fmt.Errorf("%s", strings.TrimPrefix(strings.TrimPrefix(err.Error(), "adapters: "), "secrets: "))
 	}
-	return *s.ep, nil
+	return *ep, nil
 }

@@ -48,6 +48,8 @@ type Endpoint struct {
 	// Secrets returns what the endpoint trusts now. It is asked once per request, after the body was read, and must not
 	// block for long. An error or nil answers 503.
 	Secrets func() (*adapters.Endpoint, error)
+	// Release gets what Secrets returned back once the request is verified; nil where nobody wants it.
+	Release func(*adapters.Endpoint)
 	// BodyLimit is the largest accepted body in bytes. Defaults to 1 MiB.
 	BodyLimit int64
 	// Types are the wanted event types; '*' stands for any run of characters. Empty means all.

@@ -276,6 +276,9 @@ func (s *Server) take(ctx *fasthttp.RequestCtx, a *arrival) *verdict {
 	res, err := s.cfg.Verify(context.Background(), a.ep.Adapter, &adapters.Request{
 		Method: a.method, URL: s.calledURL(ctx, a), Headers: a.headers, Body: a.body.bytes, At: a.info.At,
 	}, trusted)
+	if a.ep.Release != nil {
+		a.ep.Release(trusted)
+	}
 	if err != nil {
 		return refuseVerify(err)
 	}
