@@ -17,6 +17,11 @@ type eventsCmd struct {
 	List   eventsListCmd   `cmd:"" help:"List events, newest first."`
 	Show   eventsShowCmd   `cmd:"" help:"Show one event, its deliveries and what operators did."`
 	Replay eventsReplayCmd `cmd:"" help:"Run FAILED deliveries again. Prints the plan; acts with --apply."`
+
+	Erase   eventsEraseCmd   `cmd:"" help:"Erase payloads; the events stay. Prints the plan; acts with --apply."`
+	Hold    eventsHoldCmd    `cmd:"" help:"Put an event or an endpoint under legal hold: nothing of it is deleted. Acts with --apply."`
+	Release eventsReleaseCmd `cmd:"" help:"End a legal hold. Acts with --apply."`
+	Holds   eventsHoldsCmd   `cmd:"" help:"List the legal holds."`
 }
 
 type eventsListCmd struct {
