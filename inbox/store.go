@@ -122,6 +122,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		s.completions, err = s.pool(ctx, cfg.CompletionConnsMax, completionParams())
 	}
 	if err == nil {
+		err = s.checkSession(ctx)
+	}
+	if err == nil {
 		s.sealer, err = newSealer(cfg.Keyring, s.open)
 	}
 	if err == nil {
@@ -146,6 +149,26 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		}()
 	}
 	return s, nil
+}
+
+// checkSession makes sure that the settings which an ack rests on are in force where the commits run. A pooler that ignores
+// them would silently make acks weaker. Server settings that make a commit less than durable are only told of: they are
+// the operator's choice, as for a test database.
+func (s *Store) checkSession(ctx context.Context) error {
+	var syncCommit, isolation, fsync, fullPageWrites string
+	if err := s.accepts.QueryRow(ctx, `
+select current_setting('synchronous_commit'), current_setting('default_transaction_isolation'), current_setting('fsync'),
+  current_setting('full_page_writes')`).Scan(&syncCommit, &isolation, &fsync, &fullPageWrites); err != nil {
+		return err
+	}
+	if syncCommit != "on" || isolation != "read committed" {
+		return errors.New("the database session ignores weir's settings (synchronous_commit, default_transaction_isolation): " +
+			"connect to Postgres itself, or let the pooler pass startup parameters on")
+	}
+	if fsync != "on" || fullPageWrites != "on" {
+		s.log.Warn().Str("fsync", fsync).Str("full_page_writes", fullPageWrites).Msg("database.unsafe")
+	}
+	return nil
 }
 
 // Close refuses further receipts, lets the writers commit what is queued, and closes the connections. If ctx ends first

@@ -504,3 +504,20 @@ func TestBR403_AnyBytesAreStored(t *testing.T) {
 		}
 	}
 }
+
+// BR-415: between weir and Postgres may stand something that throws its session settings away. Then it does not start,
+// because its acks would be weaker than they say.
+func TestBR415_SettingsThatDoNotArriveAreRefused(t *testing.T) {
+	t.Parallel()
+	dsn := devstacktest.DSN(t)
+	ring, err := keyring()
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := devstacktest.PGProxy(t, dsn)
+	proxy.IgnoreSettings()
+	_, err = inbox.Open(t.Context(), inbox.Config{DSN: proxy.DSN(), Keyring: ring})
+	if err == nil || !strings.Contains(err.Error(), "synchronous_commit") {
+		t.Errorf("err = %v", err)
+	}
+}

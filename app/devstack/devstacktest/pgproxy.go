@@ -45,6 +45,8 @@ type Proxy struct {
 	latency time.Duration // per round trip
 	gate    chan struct{} // closed while traffic flows
 	refuse  bool
+	// plainStart: settings in startup packets are thrown away.
+	plainStart bool
 }
 
 // Rule is a pending or fired action of a Proxy.
@@ -191,6 +193,20 @@ func (p *Proxy) setRefuse(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refuse = refuse
+}
+
+// IgnoreSettings makes the proxy throw away what new connections ask for at their start beyond user and database, as
+// poolers can be told to do.
+func (p *Proxy) IgnoreSettings() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.plainStart = true
+}
+
+func (p *Proxy) ignoresSettings() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.plainStart
 }
 
 // Hits returns how often a rule has fired.

@@ -34,9 +34,10 @@ type proxyConn struct {
 const (
 	messageBytesMax = 1 << 30
 
-	codeCancel = 80877102
-	codeSSL    = 80877103
-	codeGSS    = 80877104
+	codeCancel   = 80877102
+	codeVersion3 = 3 << 16
+	codeSSL      = 80877103
+	codeGSS      = 80877104
 )
 
 func (c *proxyConn) close() {
@@ -109,9 +110,30 @@ func (c *proxyConn) readStartup(in *bufio.Reader) ([]byte, error) {
 				return nil, err
 			}
 		default:
+			if c.proxy.ignoresSettings() {
+				packet = withoutSettings(packet)
+			}
 			return packet, nil
 		}
 	}
+}
+
+// withoutSettings keeps the protocol version, user and database of a startup packet. A cancel packet has no such list and
+// stays as it is.
+func withoutSettings(packet []byte) []byte {
+	if binary.BigEndian.Uint32(packet[4:]) != codeVersion3 {
+		return packet
+	}
+	kept, rest := append([]byte(nil), packet[:8]...), packet[8:]
+	for len(rest) > 1 {
+		name, value := cString(&rest), cString(&rest)
+		if name == "user" || name == "database" {
+			kept = append(append(append(append(kept, name...), 0), value...), 0)
+		}
+	}
+	kept = append(kept, 0)
+	binary.BigEndian.PutUint32(kept, uint32(len(kept)))
+	return kept
 }
 
 // readMessage appends one typed message to buf and returns it with its type and body.
