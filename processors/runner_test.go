@@ -126,6 +126,15 @@ func TestRunner_Handle_storeAnswers(t *testing.T) {
 	}
 }
 
+func TestRunner_Handle_unreadablePayload(t *testing.T) {
+	t.Parallel()
+	store := &fakeStore{openErr: fmt.Errorf("x: %w", &inbox.UnreadableError{Cause: "changed", Reason: "it was changed, cut or moved"})}
+	got, _ := handleWith(t, t.Context(), store, Spec{}, raw(func(context.Context, Tx) error { return nil }), delivery(1))
+	if got.Verdict != VerdictFailed || got.Reason != "inbox: payload does not open: it was changed, cut or moved" {
+		t.Errorf("verdict %q, reason %q", got.Verdict, got.Reason)
+	}
+}
+
 func TestRunner_Handle_skipAfterStatements(t *testing.T) {
 	t.Parallel()
 	store := &fakeStore{}
