@@ -49,8 +49,8 @@ bench: postgres ## Measure accepts per second on this machine against a private 
 docs: ## Make docs/providers.md from the adapters' own table
 	go run ./app/weir providers --markdown > docs/providers.md.new && mv docs/providers.md.new docs/providers.md
 
-fuzz: ## Run every fuzz target of the adapters and processors for FUZZTIME (30s) each
-	@for package in ./adapters ./adapters/secrets ./app/ingress ./processors; do \
+fuzz: ## Run every fuzz target for FUZZTIME (30s) each
+	@for package in ./adapters ./adapters/secrets ./app/capture ./app/ingress ./processors; do \
 		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz'); do \
 			echo "== $$package $$target"; \
 			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package || exit 1; \
