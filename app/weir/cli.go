@@ -28,6 +28,7 @@ type cli struct {
 	Config    configCmd    `cmd:"" help:"Look at the configuration."`
 	Keyring   keyringCmd   `cmd:"" help:"Make the keys that seal payloads."`
 	Keys      keysCmd      `cmd:"" help:"Look at the keys that seal payloads and change them."`
+	Secrets   secretsCmd   `cmd:"" help:"Rotate the secrets that requests are verified with."`
 	Send      sendCmd      `cmd:"" help:"Sign sample events as a provider would and post them."`
 	Verify    verifyCmd    `cmd:"" help:"Say whether a captured request verifies and, if not, why."`
 	TestKey   testKeyCmd   `cmd:"" name:"test-key" help:"Make a pair of keys to send samples of a provider that signs with a private key."`
