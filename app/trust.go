@@ -31,7 +31,7 @@ func (c Config) openSecrets(k *checker, log zerolog.Logger, metrics prometheus.R
 		return nil
 	}
 	cache, err := secrets.NewCache(secrets.CacheConfig{Store: stores, Soft: c.SecretStore.Soft, Hard: c.SecretStore.Hard,
-		EntriesMax: c.SecretStore.EntriesMax, Log: log, Metrics: metrics})
+		EntriesMax: c.SecretStore.EntriesMax, Metrics: metrics})
 	if err != nil {
 		k.add("secret_store", "", "%s", strings.TrimPrefix(err.Error(), "secrets: cache: "))
 		return nil

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
 
 	"github.com/weirhq/weir/adapters"
 )
@@ -43,7 +42,6 @@ type CacheConfig struct {
 	WaitersMax int
 	// Clock tells the age of what is held. Defaults to time.Now.
 	Clock   func() time.Time
-	Log     zerolog.Logger
 	Metrics prometheus.Registerer
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -241,7 +240,7 @@ func TestBR609_NothingPrintsASecret(t *testing.T) {
 }
 
 func BenchmarkEntry_Secrets(b *testing.B) {
-	cache, err := secrets.NewCache(secrets.CacheConfig{Store: &cacheStore{}, Log: zerolog.New(io.Discard)})
+	cache, err := secrets.NewCache(secrets.CacheConfig{Store: &cacheStore{}})
 	if err != nil {
 		b.Fatal(err)
 	}
