@@ -113,7 +113,7 @@ func (p formPairs) sorted() formPairs {
 		return cmp.Or(bytes.Compare(a.name, b.name), bytes.Compare(a.value, b.value))
 	})
 	return slices.CompactFunc(list, func(a, b formPair) bool {
-		return bytes.Compare(a.name, b.name) == 0 && bytes.Compare(a.value, b.value) == 0
+		return string(a.name) == string(b.name) && string(a.value) == string(b.value)
 	})
 }
 

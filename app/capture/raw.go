@@ -14,7 +14,7 @@ import (
 // parseRaw reads a request line, header fields, an empty line and the body. Lines end with CR LF or LF; the body's bytes
 // stay as they are.
 func parseRaw(data []byte) (Request, error) {
-	line, rest, _ := nextLine(data)
+	line, rest := nextLine(data)
 	method, after, ok := strings.Cut(line, " ")
 	target, version, versioned := strings.Cut(after, " ")
 	if !ok || !token(method) || target == "" || versioned && !strings.HasPrefix(version, "HTTP/") {
@@ -23,7 +23,7 @@ func parseRaw(data []byte) (Request, error) {
 	req := Request{Method: method}
 	ended := false
 	for len(rest) > 0 {
-		if line, rest, ok = nextLine(rest); line == "" {
+		if line, rest = nextLine(rest); line == "" {
 			ended = true
 			break
 		}
@@ -52,9 +52,9 @@ func parseRaw(data []byte) (Request, error) {
 	return req, nil
 }
 
-func nextLine(data []byte) (line string, rest []byte, ok bool) {
-	raw, rest, ok := bytes.Cut(data, []byte("\n"))
-	return strings.TrimSuffix(string(raw), "\r"), rest, ok
+func nextLine(data []byte) (line string, rest []byte) {
+	raw, rest, _ := bytes.Cut(data, []byte("\n"))
+	return strings.TrimSuffix(string(raw), "\r"), rest
 }
 
 // rawBody takes what the header says of the body's length into account.
