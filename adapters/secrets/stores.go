@@ -59,7 +59,7 @@ func (s *Stores) Check(ref string) error {
 	scheme, name := Split(ref)
 	switch {
 	case scheme != SchemeFile && scheme != SchemeEnv && scheme != SchemeVault:
-		return fmt.Errorf("secrets: %s: there is no store %q: use a path, file:, vault: or env:", ref, scheme)
+		return fmt.Errorf("secrets: %s: there is no store %q: use a path, or file:, vault: or env: before a name", ref, scheme)
 	case name == "":
 		return fmt.Errorf("secrets: %s: the reference names nothing: write the name after %s", ref, scheme+":")
 	case scheme == SchemeEnv && !s.cfg.AllowEnv:
