@@ -248,6 +248,12 @@ type Sampler interface {
 	Sample(typ string, seq int, at time.Time) (id string, body []byte, err error)
 }
 
+// Confirmer is implemented by adapters whose provider asks an operator to confirm an endpoint by opening a URL. It reads the
+// URL from the stored body of a verified request; a URL that is not the provider's own is an error.
+type Confirmer interface {
+	Confirmation(body []byte) (url string, err error)
+}
+
 // Cause says why a request was refused. The set is closed: it is a metric label.
 type Cause string
 

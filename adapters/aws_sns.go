@@ -206,6 +206,15 @@ func snsAction(fields map[string][]byte) (string, error) {
 	return address, nil
 }
 
+// Confirmation implements Confirmer for a stored confirmation message.
+func (AWSSNS) Confirmation(body []byte) (string, error) {
+	fields, err := readSNS(body)
+	if err != nil {
+		return "", err
+	}
+	return snsAction(fields)
+}
+
 // Sign implements Signer only to make AWSSNS known as one: the signature stands in the body, see SignRequest.
 func (a AWSSNS) Sign(id, typ string, body []byte, secret Secret, at time.Time) (Headers, error) {
 	req := &Request{Body: body, At: at}

@@ -139,3 +139,19 @@ func TestAWSSNS_Topics(t *testing.T) {
 		}
 	}
 }
+
+func TestAWSSNS_ConfirmationAddress(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]string{
+		`{"Type":"SubscriptionConfirmation","SubscribeURL":"https://sns.us-east-1.amazonaws.com/?Action=ConfirmSubscription&Token=x"}`: "https://sns.us-east-1.amazonaws.com/?Action=ConfirmSubscription&Token=x",
+		`{"Type":"SubscriptionConfirmation","SubscribeURL":"https://sns.us-east-1.amazonaws.com.evil.com/?Action=x"}`:                  "",
+		`{"Type":"SubscriptionConfirmation","SubscribeURL":"http://169.254.169.254/"}`:                                                 "",
+		`{"Type":"Notification"}`: "",
+		`nothing`:                 "",
+	} {
+		url, err := adapters.AWSSNS{}.Confirmation([]byte(body))
+		if url != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v", body, url, err)
+		}
+	}
+}

@@ -18,6 +18,8 @@ type eventsCmd struct {
 	Show   eventsShowCmd   `cmd:"" help:"Show one event, its deliveries and what operators did."`
 	Replay eventsReplayCmd `cmd:"" help:"Run FAILED deliveries again. Prints the plan; acts with --apply."`
 
+	Confirm eventsConfirmCmd `cmd:"" help:"Show the address by which a provider wants its endpoint confirmed, as of Amazon SNS. Acts with --apply."`
+
 	Erase   eventsEraseCmd   `cmd:"" help:"Erase payloads; the events stay. Prints the plan; acts with --apply."`
 	Hold    eventsHoldCmd    `cmd:"" help:"Put an event or an endpoint under legal hold: nothing of it is deleted. Acts with --apply."`
 	Release eventsReleaseCmd `cmd:"" help:"End a legal hold. Acts with --apply."`
