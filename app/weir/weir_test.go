@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/weirhq/weir/adapters"
 	"github.com/weirhq/weir/app/devstack/devstacktest"
 	"github.com/weirhq/weir/inbox"
+	"github.com/weirhq/weir/migrations"
 )
 
 func TestUsage(t *testing.T) {
@@ -78,7 +80,7 @@ func TestRun_BadStarts(t *testing.T) {
 		},
 		"missing migrations": {
 			change: func(t *testing.T, s *site) { s.env = append(s.env, "DATABASE_URL="+devstacktest.EmptyDSN(t)) },
-			want:   "weir: migrations pending: 3, the first is 0001_create_inbox of weir; run: weir migrate up",
+			want:   fmt.Sprintf("weir: migrations pending: %d, the first is 0001_create_inbox of weir; run: weir migrate up", pendingAtFirst),
 		},
 		"an unreachable Postgres": {
 			change: func(t *testing.T, s *site) {
@@ -167,11 +169,16 @@ func TestMigrate(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + devstacktest.EmptyDSN(t)}
 	r := weir(t, env, "migrate", "status")
-	if r.code != 1 || strings.Count(r.out, "pending") != 3 || r.stderr != "weir: migrations pending: 3, the first is 0001_create_inbox of weir; run: weir migrate up\n" {
+	if r.code != 1 || strings.Count(r.out, "pending") != pendingAtFirst ||
+		r.stderr != fmt.Sprintf("weir: migrations pending: %d, the first is 0001_create_inbox of weir; run: weir migrate up\n", pendingAtFirst) {
 		t.Errorf("status before: %+v", r)
 	}
 	r = weir(t, env, "migrate", "up")
-	want := "applied weir 0001_create_inbox\napplied payments 0001_create_payment_state\napplied subscriptions 0001_create_subscription_state\n"
+	want := ""
+	for _, name := range migrations.Names() {
+		want += "applied weir " + name + "\n"
+	}
+	want += "applied payments 0001_create_payment_state\napplied subscriptions 0001_create_subscription_state\n"
 	if r.code != 0 || r.out != want {
 		t.Errorf("up: %+v", r)
 	}
@@ -406,3 +413,6 @@ func TestDev_WithoutPostgres(t *testing.T) {
 		t.Errorf("got %+v, want one line that says how to get PostgreSQL", r)
 	}
 }
+
+// pendingAtFirst is the number of migrations on an empty database: weir's own and one of each sample team.
+var pendingAtFirst = len(migrations.Names()) + 2
