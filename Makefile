@@ -18,6 +18,9 @@ dev: ## Run everything in one process with sample endpoints and events (ARGS="--
 
 test: tools ## Run all tests with the race detector; they start their own Postgres and Redis (PACKAGES=./inbox TESTFLAGS="-run X")
 	go test -race -timeout 20m $(TESTFLAGS) $(PACKAGES)
+ifeq ($(PACKAGES),./...)
+	go test -race -timeout 10m -tags faults -run Killed ./inbox ./streams
+endif
 
 tools: redis postgres ## Get the servers that the tests start: redis-server and PostgreSQL
 

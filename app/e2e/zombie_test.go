@@ -59,7 +59,7 @@ func TestZombie_ARelayThatWakesUpAfterTheWorkIsDoneHarmsNothing(t *testing.T) {
 				site.WaitCount(0, unpublishedSQL)
 				relay.Kill()
 			}
-			zombie := site.StartBeside("WEIR_ROLES=relay,reconcile", "WEIR_FAULTS="+point+"=stop:1")
+			zombie := site.StartUnready("WEIR_ROLES=relay,reconcile", "WEIR_FAULTS="+point+"=stop:1") // there is work before it is ready
 			zombie.WaitFired(point)
 			zombie.WaitStopped()
 			edge.Kill()

@@ -183,6 +183,12 @@ func (s *Site) StartDoomed(env ...string) *Process {
 	return s.run(s.Listen, env)
 }
 
+// StartUnready is StartBeside for a process that may stop before it is ready.
+func (s *Site) StartUnready(env ...string) *Process {
+	s.t.Helper()
+	return s.run(freeAddr(s.t), env)
+}
+
 func (s *Site) run(listen string, env []string) *Process {
 	s.t.Helper()
 	admin := freeAddr(s.t)
