@@ -119,7 +119,9 @@ func (l *load) send(ctx context.Context, c net.Conn) {
 		buf = l.plan.appendRequest(buf[:0], i)
 		if l.plan.every > 0 {
 			l.due[i] = time.Duration(i) * l.plan.every
-			sleepUntil(l.started.Add(l.due[i]))
+			// The runtime's timers may be up to a millisecond late. A sleep in the kernel is not, but it holds on to one of
+			// the few processors that the other connections need to read their answers.
+			time.Sleep(time.Until(l.started.Add(l.due[i])))
 			if l.stopped.Load() {
 				return
 			}
@@ -132,7 +134,7 @@ func (l *load) send(ctx context.Context, c net.Conn) {
 			var err error
 			if c, err = l.dial(ctx); err != nil {
 				l.status[i], l.done[i] = statusBroken, time.Since(l.started)
-				sleepUntil(time.Now().Add(10 * time.Millisecond)) // a server that is away is not asked in a busy loop
+				time.Sleep(10 * time.Millisecond) // a server that is away is not asked in a busy loop
 				continue
 			}
 			r.Reset(c)
