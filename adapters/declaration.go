@@ -20,7 +20,7 @@ import (
 // A part of an id or type is one of
 //
 //	/data/id         a JSON pointer into the body, in a batch into the item; "." is the item itself
-//	header:X-Topic   a header, which must then stand exactly once
+//	header:X-Topic   a header, which must then stand one time only
 //	=list_folder     a fixed text
 //	""               nothing: as the last alternative it says that the part may be absent
 //

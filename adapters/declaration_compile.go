@@ -187,7 +187,7 @@ func (c *compiler) header(key, name string) {
 	}
 }
 
-// require makes a header one that must stand exactly once.
+// require makes a header one that must stand one time only.
 func (c *compiler) require(key, name string) {
 	c.header(key, name)
 	if !slices.ContainsFunc(c.headers, func(h string) bool { return strings.EqualFold(h, name) }) {

@@ -223,7 +223,7 @@ func (o githubObject) id(vals []value) (string, error) {
 	return "ref:" + id + ":" + ref, nil
 }
 
-// formField returns the decoded value of a form field that stands exactly once.
+// formField returns the decoded value of a form field that stands one time only.
 func formField(form []byte, name string) ([]byte, bool) {
 	var value []byte
 	found := false

@@ -27,7 +27,7 @@ const (
 
 func refuse(c Cause, detail string) *Refusal { return &Refusal{Cause: c, Detail: detail} }
 
-// requireOnce checks that each named header stands exactly once: repeats are reported before absence.
+// requireOnce checks that each named header stands one time only: repeats are reported before absence.
 func requireOnce(h Headers, names ...string) error {
 	missing := ""
 	for _, name := range names {
