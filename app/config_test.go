@@ -369,3 +369,20 @@ endpoint stripe: stripe, secrets {dir}/stripe.yaml, types invoice.*, others ack,
 		t.Error("the summary shows a password")
 	}
 }
+
+// Whoever reads a list of endpoints must see which of them can be sent anything by whoever holds the credential.
+func TestConfig_SummaryMarksSchemesWithoutBodyIntegrity(t *testing.T) {
+	t.Parallel()
+	dir := folder(t)
+	write(t, dir, "basic.yaml", "versions:\n  - id: v1\n    state: current\n    value: \"user:long-enough-password\"\n")
+	cfg, err := Load(write(t, dir, "weir.yaml", goodConfig+"  - id: bill\n    provider: chargebee\n    secrets: basic.yaml\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range cfg.Summary() {
+		name, text, _ := strings.Cut(line, ": ")
+		if marked := strings.Contains(text, NoBodyIntegrity); marked != (name == "endpoint bill") {
+			t.Errorf("marked %v: %s", marked, line)
+		}
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weirhq/weir/adapters"
 )
 
 // Summary is the effective config as lines "key: value", safe to print: addresses without passwords, secrets as the
@@ -68,10 +70,27 @@ func (c Config) describeEndpoint(ep Endpoint) string {
 	if ep.Rate > 0 {
 		parts = append(parts, fmt.Sprintf("%g/s", ep.Rate))
 	}
+	if !c.BodyIntegrity(ep) {
+		parts = append(parts, NoBodyIntegrity)
+	}
 	if ep.Disabled {
 		parts = append(parts, "disabled")
 	}
 	return strings.Join(parts, ", ")
+}
+
+// NoBodyIntegrity marks an endpoint, wherever endpoints are listed, whose scheme does not sign the body: whoever holds the
+// credential can send any event.
+const NoBodyIntegrity = "no body integrity"
+
+// BodyIntegrity says whether the endpoint's scheme, with its settings, signs the body. An unknown provider has no scheme.
+func (c Config) BodyIntegrity(ep Endpoint) bool {
+	registry, err := c.Adapters()
+	if err != nil {
+		return false
+	}
+	adapter, known := registry.Lookup(ep.Provider)
+	return known && adapters.DescribeEndpoint(adapter, &adapters.Endpoint{ID: ep.ID, Settings: ep.Settings}).BodyIntegrity
 }
 
 // maskDSN keeps user, hosts and database of a Postgres address in URL or keyword form.

@@ -187,7 +187,11 @@ func (o output) welcome(cfg app.Config, data devData, first bool) {
 			continue
 		}
 		// These secrets were drawn here and open nothing but this folder's own endpoints.
-		o.printf("  %-18s http://%s/hooks/%s  %s\n", ep.Provider, cfg.Listen, ep.ID, secret.Value)
+		mark := ""
+		if !cfg.BodyIntegrity(ep) {
+			mark = "  (" + app.NoBodyIntegrity + ")"
+		}
+		o.printf("  %-18s http://%s/hooks/%s  %s%s\n", ep.Provider, cfg.Listen, ep.ID, secret.Value, mark)
 	}
 	self := invocation(os.Args[0])
 	o.printf("try:  %s send stripe invoice.paid --endpoint stripe --to http://%s/hooks/stripe --config %s\n", self, cfg.Listen, data.configFile())

@@ -5,6 +5,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/weirhq/weir/adapters"
+	"github.com/weirhq/weir/app"
 )
 
 // providersCmd shows what weir knows about providers.
@@ -43,7 +44,7 @@ func (c *providersCmd) Run(o output) error {
 		}
 		remark := ""
 		if !row.BodyIntegrity {
-			remark = "no body integrity; "
+			remark = app.NoBodyIntegrity + "; "
 		}
 		if _, err := w.Write([]byte(row.Provider + "\t" + row.Name + "\t" + remark + "samples: " + strings.Join(row.SampleTypes, ", ") + "\n")); err != nil {
 			return err

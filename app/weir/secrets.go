@@ -218,7 +218,9 @@ type secretRow struct {
 	NotAfter    *time.Time `json:"not_after,omitempty"`
 	LastMatched *time.Time `json:"last_matched_at,omitempty"`
 	SafeRetire  bool       `json:"safe_to_retire"`
-	Fault       string     `json:"fault,omitempty"`
+	// BodyIntegrity is false where the scheme does not sign the body.
+	BodyIntegrity bool   `json:"body_integrity"`
+	Fault         string `json:"fault,omitempty"`
 }
 
 func (c *secretsListCmd) Run(ctx context.Context, o output) error {
@@ -257,11 +259,12 @@ func (c *secretsListCmd) Run(ctx context.Context, o output) error {
 func listSecrets(ctx context.Context, cfg app.Config, ep app.Endpoint, seen []inbox.Sighting, revoked []inbox.RevokedSecret) (rows []secretRow) {
 	doc, _, err := cfg.SecretDocument(ctx, ep.ID)
 	if err != nil {
-		return []secretRow{{Endpoint: ep.ID, Fault: err.Error()}}
+		return []secretRow{{Endpoint: ep.ID, Fault: err.Error(), BodyIntegrity: cfg.BodyIntegrity(ep)}}
 	}
 	window, _ := overlapOf(cfg, ep.Provider)
+	signed := cfg.BodyIntegrity(ep)
 	for _, v := range doc.Versions {
-		r := secretRow{Endpoint: ep.ID, Version: v.ID, State: string(v.State)}
+		r := secretRow{Endpoint: ep.ID, Version: v.ID, State: string(v.State), BodyIntegrity: signed}
 		if !v.NotAfter.IsZero() {
 			r.NotAfter = &v.NotAfter
 		}
@@ -295,6 +298,9 @@ func (r secretRow) String() string {
 	}
 	if r.SafeRetire {
 		text += "  safe to retire"
+	}
+	if !r.BodyIntegrity {
+		text += "  (" + app.NoBodyIntegrity + ")"
 	}
 	return plain(text)
 }
