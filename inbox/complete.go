@@ -76,12 +76,16 @@ func (s *Store) Complete(ctx context.Context, d *Delivery, c Completion, apply f
 	if err != nil {
 		return "", wrap("complete", err)
 	}
+	var effects []NewEffect
 	if outcome == "" {
 		if outcome, err = s.apply(ctx, tx, d, apply); err != nil {
 			return "", err
 		}
+		if outcome == Processed && c.Effects != nil {
+			effects = c.Effects()
+		}
 	}
-	finished, err := finish(ctx, tx, d, xid)
+	finished, err := s.finish(ctx, tx, d, xid, effects)
 	if err != nil {
 		return "", wrap("complete", err)
 	}
@@ -92,16 +96,21 @@ func (s *Store) Complete(ctx context.Context, d *Delivery, c Completion, apply f
 	return s.commitCompletion(ctx, tx, d, outcome, xid != "")
 }
 
-// finish deletes the outbox row and closes the event if our lease still holds. The handler's planner settings end here:
+// finish writes the effects, deletes the outbox row and closes the event if our lease still holds. The handler's planner settings end here:
 // a plan made while the tables were small must not scan them when they are large.
-func finish(ctx context.Context, tx pgx.Tx, d *Delivery, xid string) (bool, error) {
+func (s *Store) finish(ctx context.Context, tx pgx.Tx, d *Delivery, xid string, effects []NewEffect) (bool, error) {
 	var batch pgx.Batch
 	batch.Queue(`set local enable_seqscan = off`)
+	if err := s.queueEffects(&batch, d, effects); err != nil {
+		return false, err
+	}
 	batch.Queue(finishSQL, d.OutboxID, d.LeaseToken, xid)
 	results := tx.SendBatch(ctx, &batch)
-	if _, err := results.Exec(); err != nil {
-		results.Close()
-		return false, err
+	for range batch.Len() - 1 {
+		if _, err := results.Exec(); err != nil {
+			results.Close()
+			return false, err
+		}
 	}
 	tag, err := results.Exec()
 	return tag.RowsAffected() == 1, errors.Join(err, results.Close())

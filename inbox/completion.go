@@ -11,6 +11,8 @@ type Completion struct {
 	// nothing without one.
 	Gate    bool
 	Version int64
+	// Effects, if set, is asked once apply has returned a Processed: what it returns is written in the same transaction.
+	Effects func() []NewEffect
 }
 
 // Backoff bounds the wait before the next attempt. The wait is drawn from [0, min(Max, Base × 2^(attempt−1))] ("full
