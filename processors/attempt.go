@@ -55,21 +55,36 @@ type result struct {
 }
 
 func (a *attempt) run() result {
-	leaseEnd := a.leaseEnd()
+	ctx, cancel := a.bounded()
+	defer cancel()
+	apply, over := a.prepare(ctx)
+	if over != nil {
+		return *over
+	}
+	return a.execute(ctx, apply)
+}
+
+// bounded returns the context of an attempt: everything up to the commit ends with the lease. The shutdown ends it too,
+// but leaves a handler that has ended the time to commit.
+func (a *attempt) bounded() (context.Context, func()) {
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(a.stop), a.leaseEnd())
+	stopped := context.AfterFunc(a.stop, func() { time.AfterFunc(settleTimeout, cancel) })
+	return ctx, func() {
+		stopped()
+		cancel()
+	}
+}
+
+// prepare opens and decodes the payload. A result says that the attempt is over without a transaction.
+func (a *attempt) prepare(ctx context.Context) (applyFunc, *result) {
 	switch {
 	case a.stop.Err() != nil:
-		return result{verdict: VerdictStopped}
+		return nil, &result{verdict: VerdictStopped}
 	case a.d.Attempt > a.spec.Attempts:
-		return result{verdict: VerdictFailed, reason: errAttemptsUsed.Error()}
-	case !a.startedAt.Before(leaseEnd):
-		return result{verdict: VerdictStopped, reason: "the lease ended before a worker was free"}
+		return nil, &result{verdict: VerdictFailed, reason: errAttemptsUsed.Error()}
+	case !time.Now().Before(a.leaseEnd()):
+		return nil, &result{verdict: VerdictStopped, reason: "the lease ended before a worker was free"}
 	}
-	// Everything up to the commit ends with the lease. The shutdown ends it too, but leaves a handler that has ended the
-	// time to commit.
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(a.stop), leaseEnd)
-	defer cancel()
-	defer context.AfterFunc(a.stop, func() { time.AfterFunc(settleTimeout, cancel) })()
-
 	body, headers, err := a.r.store.OpenPayload(ctx, a.d)
 	if errors.Is(err, inbox.ErrPayloadUnreadable) {
 		reason := inbox.ErrPayloadUnreadable.Error()
@@ -77,16 +92,23 @@ func (a *attempt) run() result {
 		if errors.As(err, &bad) {
 			reason = bad.Error()
 		}
-		return result{verdict: VerdictFailed, reason: reason}
+		return nil, &result{verdict: VerdictFailed, reason: reason}
 	}
 	if err != nil {
-		return a.judgeStore(err)
+		res := a.judgeStore(err)
+		return nil, &res
 	}
 	a.event = newEvent(a.d, body, headers)
 	apply, err := a.decode()
 	if err != nil {
-		return a.judge(err)
+		res := a.judge(err)
+		return nil, &res
 	}
+	return apply, nil
+}
+
+// execute runs the delivery's transaction, again where Postgres has ended it in favour of another one.
+func (a *attempt) execute(ctx context.Context, apply applyFunc) result {
 	for try := 1; ; try++ {
 		outcome, err := a.complete(ctx, apply)
 		if err == nil {
@@ -130,10 +152,7 @@ func (a *attempt) decode() (apply applyFunc, err error) {
 // handler: that undoes its changes, and a savepoint would cost every event a round trip.
 func (a *attempt) complete(ctx context.Context, apply applyFunc) (inbox.Outcome, error) {
 	a.called, a.err, a.conflict, a.skipped = false, nil, false, nil
-	var completion inbox.Completion
-	if a.spec.Order != nil {
-		completion.Version, completion.Gate = a.spec.Order.gate(a.event)
-	}
+	completion := a.completion()
 	used, met := false, false
 	outcome, err := a.r.store.Complete(ctx, a.d, completion, func(ctx context.Context, tx pgx.Tx) (inbox.Outcome, error) {
 		a.called = true
@@ -162,6 +181,15 @@ func (a *attempt) complete(ctx context.Context, apply applyFunc) (inbox.Outcome,
 	return a.r.store.Complete(ctx, a.d, completion, func(context.Context, pgx.Tx) (inbox.Outcome, error) {
 		return inbox.Skipped, nil
 	})
+}
+
+// completion says how the store is to complete the delivery.
+func (a *attempt) completion() inbox.Completion {
+	var c inbox.Completion
+	if a.spec.Order != nil {
+		c.Version, c.Gate = a.spec.Order.gate(a.event)
+	}
+	return c
 }
 
 // mayUndo says that err is the handler's own: the transaction is rolled back for certain and the lease is still ours.
