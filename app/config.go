@@ -98,6 +98,9 @@ type SecretStore struct {
 	EntriesMax int `yaml:"entries_max"`
 }
 
+// SecretSoft is the default of SecretStore.Soft.
+const SecretSoft = 30 * time.Second
+
 // Limits bound what a sender can make weir hold.
 type Limits struct {
 	// BodyBytesMax is the largest accepted body in bytes. Defaults to 1 MiB.
@@ -148,7 +151,8 @@ type Endpoint struct {
 	ID string `yaml:"id"`
 	// Provider names the adapter, for example stripe.
 	Provider string `yaml:"provider"`
-	// Secrets names the secret document with the current and the previous signing secrets: a path, vault:PATH or env:NAME.
+	// Secrets names the secret document with the current and the previous signing secrets: a path, vault:PATH,
+	// awssm://REGION/NAME or env:NAME.
 	Secrets string `yaml:"secrets"`
 	// PublicKeys are the provider's keys, for schemes that sign with a private one.
 	PublicKeys []PublicKey `yaml:"public_keys"`
@@ -355,7 +359,7 @@ func (c Config) withDefaults() Config {
 	if c.Retention.EventDays == 0 {
 		c.Retention.EventDays = int(inbox.DefaultEvents / (24 * time.Hour))
 	}
-	dur(&c.SecretStore.Soft, 30*time.Second)
+	dur(&c.SecretStore.Soft, SecretSoft)
 	dur(&c.SecretStore.Hard, 15*time.Minute)
 	if c.SecretStore.EntriesMax == 0 {
 		c.SecretStore.EntriesMax = 10_000

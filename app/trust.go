@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirhq/weir/adapters"
 	"github.com/weirhq/weir/adapters/secrets"
+	"github.com/weirhq/weir/adapters/secrets/awssm"
 )
 
 // secretCache joins the stores with what was read from them.
@@ -43,7 +44,7 @@ func (c Config) openSecrets(k *checker, log zerolog.Logger, metrics prometheus.R
 }
 
 func (c Config) secretStores() (*secrets.Stores, error) {
-	cfg := secrets.StoresConfig{AllowEnv: c.SecretStore.AllowEnv}
+	cfg := secrets.StoresConfig{AllowEnv: c.SecretStore.AllowEnv, AWS: awssm.New(awssm.Config{})}
 	if c.SecretStore.Vault != (secrets.VaultConfig{}) {
 		v := c.SecretStore.Vault
 		for _, path := range []*string{&v.CAFile, &v.TokenFile, &v.JWTFile, &v.SecretIDFile} {
@@ -244,7 +245,7 @@ func (c Config) SigningSecret(id string) (Endpoint, adapters.Secret, error) {
 		if ep.Secrets == "" {
 			return ep, adapters.Secret{}, fmt.Errorf("endpoint %s has no secret to sign with; give --secret-file", id)
 		}
-		doc, _, err := c.SecretDocument(context.Background(), id)
+		doc, err := c.SecretDocument(context.Background(), id)
 		if err != nil {
 			return ep, adapters.Secret{}, err
 		}
@@ -257,19 +258,53 @@ func (c Config) SigningSecret(id string) (Endpoint, adapters.Secret, error) {
 	return Endpoint{}, adapters.Secret{}, fmt.Errorf("there is no endpoint %q in the config; `weir config check` lists them", id)
 }
 
-// SecretDocument reads the document of an endpoint from its store. path is where it stands if it is a file.
-func (c Config) SecretDocument(ctx context.Context, id string) (doc secrets.Document, path string, err error) {
+// StoredSecret is the document of an endpoint as it was read.
+type StoredSecret struct {
+	secrets.Document
+	// Ref names document and store, Path the file where it is one.
+	Ref, Path string
+	// save replaces the document if nobody has changed it meanwhile; nil where weir cannot write.
+	save func(ctx context.Context, d secrets.Document) error
+}
+
+// Writable says whether Save can do anything.
+func (s StoredSecret) Writable() bool { return s.save != nil }
+
+// Save replaces the document. In a remote store it changes nothing if somebody else has changed it since it was read: the
+// error is secrets.ErrChanged then.
+func (s StoredSecret) Save(ctx context.Context, d secrets.Document) error {
+	if s.save == nil {
+		return fmt.Errorf("secrets: %s: weir does not write to this store", s.Ref)
+	}
+	return s.save(ctx, d)
+}
+
+// SecretDocument reads the document of an endpoint from its store.
+func (c Config) SecretDocument(ctx context.Context, id string) (doc StoredSecret, err error) {
 	for _, ep := range c.Endpoints {
 		if ep.ID != id || ep.Secrets == "" {
 			continue
 		}
 		stores, err := c.secretStores()
 		if err != nil {
-			return doc, "", err
+			return doc, err
 		}
-		ref := c.secretRef(ep.Secrets)
-		doc, err = stores.Load(ctx, ref)
-		return doc, stores.Path(ref), err
+		doc.Ref = c.secretRef(ep.Secrets)
+		if err := stores.Check(doc.Ref); err != nil {
+			return doc, err
+		}
+		doc.Path = stores.Path(doc.Ref)
+		if w, name, ok := stores.Writer(doc.Ref); ok {
+			var revision string
+			doc.Document, revision, err = w.LoadRevision(ctx, name)
+			doc.save = func(ctx context.Context, d secrets.Document) error { return w.Replace(ctx, name, revision, d) }
+			return doc, err
+		}
+		if doc.Path != "" {
+			doc.save = func(_ context.Context, d secrets.Document) error { return d.Save(doc.Path) }
+		}
+		doc.Document, err = stores.Load(ctx, doc.Ref)
+		return doc, err
 	}
-	return doc, "", fmt.Errorf("there is no endpoint %q with secrets in the config; `weir config check` lists the endpoints", id)
+	return doc, fmt.Errorf("there is no endpoint %q with secrets in the config; `weir config check` lists the endpoints", id)
 }

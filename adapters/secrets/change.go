@@ -1,6 +1,8 @@
 package secrets
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -71,31 +73,11 @@ func (d Document) Save(path string) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("secrets: %s: not a regular file: change it where it is mounted from", path)
 	}
-	type version struct {
-		ID       string     `yaml:"id"`
-		State    State      `yaml:"state"`
-		Value    string     `yaml:"value,omitempty"`
-		NotAfter *time.Time `yaml:"not_after,omitempty"`
-	}
-	var out struct {
-		Versions []version `yaml:"versions"`
-	}
-	for _, v := range d.Versions {
-		o := version{ID: v.ID, State: v.State, Value: string(v.Value)}
-		if !v.NotAfter.IsZero() {
-			at := v.NotAfter.UTC().Truncate(time.Second)
-			o.NotAfter = &at
-		}
-		out.Versions = append(out.Versions, o)
-	}
-	text, err := yaml.Marshal(out)
+	text, err := d.encode(yaml.Marshal)
 	if err != nil {
-		return fmt.Errorf("secrets: %s: the document cannot be written", path)
+		return fmt.Errorf("secrets: %s: %w", path, err)
 	}
 	defer clear(text)
-	if again, err := Parse(text); err != nil || len(again.Versions) != len(d.Versions) {
-		return fmt.Errorf("secrets: %s: the changed document would not read back: change it by hand", path)
-	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return fmt.Errorf("secrets: %w", err)
@@ -110,4 +92,45 @@ func (d Document) Save(path string) error {
 		return fmt.Errorf("secrets: %w", err)
 	}
 	return nil
+}
+
+// Encode is the document as JSON text, with the values: it belongs into a store alone, and is to be cleared afterwards.
+func (d Document) Encode() ([]byte, error) {
+	if err := d.validate(); err != nil {
+		return nil, fmt.Errorf("secrets: %w", err)
+	}
+	text, err := d.encode(json.Marshal)
+	if err != nil {
+		return nil, fmt.Errorf("secrets: %w", err)
+	}
+	return text, nil
+}
+
+func (d Document) encode(marshal func(any) ([]byte, error)) ([]byte, error) {
+	type version struct {
+		ID       string     `yaml:"id" json:"id"`
+		State    State      `yaml:"state" json:"state"`
+		Value    string     `yaml:"value,omitempty" json:"value,omitempty"`
+		NotAfter *time.Time `yaml:"not_after,omitempty" json:"not_after,omitempty"`
+	}
+	var out struct {
+		Versions []version `yaml:"versions" json:"versions"`
+	}
+	for _, v := range d.Versions {
+		o := version{ID: v.ID, State: v.State, Value: string(v.Value)}
+		if !v.NotAfter.IsZero() {
+			at := v.NotAfter.UTC().Truncate(time.Second)
+			o.NotAfter = &at
+		}
+		out.Versions = append(out.Versions, o)
+	}
+	text, err := marshal(out)
+	if err != nil {
+		return nil, errors.New("the document cannot be written")
+	}
+	again, err := Parse(text)
+	if err != nil || !slices.EqualFunc(again.Versions, d.Versions, func(a, b Version) bool { return a.ID == b.ID && bytes.Equal(a.Value, b.Value) }) {
+		return nil, errors.New("the changed document would not read back: change it by hand")
+	}
+	return text, nil
 }

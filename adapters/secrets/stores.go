@@ -15,7 +15,28 @@ const (
 	SchemeFile  = "file"
 	SchemeEnv   = "env"
 	SchemeVault = "vault"
+	SchemeAWS   = "awssm"
 )
+
+// ErrChanged says that a document was changed by somebody else since it was read; nothing was written.
+var ErrChanged = errors.New("secrets: the document was changed meanwhile: look at it and repeat")
+
+// Writer is a store whose documents weir can change.
+type Writer interface {
+	Store
+	// LoadRevision is Load, and names what was read.
+	LoadRevision(ctx context.Context, ref string) (d Document, revision string, err error)
+	// Replace writes the document if its present revision is the given one; else the error is ErrChanged. An error of
+	// another kind leaves open whether it was written.
+	Replace(ctx context.Context, ref, revision string, d Document) error
+}
+
+// Remote is a store behind a network that is chosen by its scheme. Names come without the scheme.
+type Remote interface {
+	Writer
+	// Check reports in one line a name that cannot be one, without using the network.
+	Check(name string) error
+}
 
 // ErrUnavailable says that a store gave no answer: whether there is a document, and what it says, is not known.
 var ErrUnavailable = errors.New("secrets: store unavailable")
@@ -44,6 +65,8 @@ type StoresConfig struct {
 	AllowEnv bool
 	// Vault is the one Vault server; nil means none.
 	Vault *Vault
+	// AWS is AWS Secrets Manager, nil means none. See the package awssm.
+	AWS Remote
 }
 
 // Stores chooses the store by a reference's scheme. It is a Store itself.
@@ -58,14 +81,21 @@ func NewStores(cfg StoresConfig) *Stores { return &Stores{cfg} }
 func (s *Stores) Check(ref string) error {
 	scheme, name := Split(ref)
 	switch {
-	case scheme != SchemeFile && scheme != SchemeEnv && scheme != SchemeVault:
-		return fmt.Errorf("secrets: %s: there is no store %q: use a path, or file:, vault: or env: before a name", ref, scheme)
+	case scheme != SchemeFile && scheme != SchemeEnv && scheme != SchemeVault && scheme != SchemeAWS:
+		return fmt.Errorf("secrets: %s: there is no store %q: use a path, or file:, vault:, awssm: or env: before a name", ref, scheme)
 	case name == "":
 		return fmt.Errorf("secrets: %s: the reference names nothing: write the name after %s", ref, scheme+":")
 	case scheme == SchemeEnv && !s.cfg.AllowEnv:
 		return fmt.Errorf("secrets: %s: env: is for development alone: use a file, or set secret_store.allow_env", ref)
 	case scheme == SchemeVault && s.cfg.Vault == nil:
 		return fmt.Errorf("secrets: %s: no Vault is configured: set secret_store.vault", ref)
+	case scheme == SchemeAWS && s.cfg.AWS == nil:
+		return fmt.Errorf("secrets: %s: this process has no AWS Secrets Manager", ref)
+	case scheme == SchemeAWS:
+		if err := s.cfg.AWS.Check(name); err != nil {
+			ref, _, _ = strings.Cut(ref, "?")
+			return fmt.Errorf("%w (%s)", err, ref)
+		}
 	}
 	return nil
 }
@@ -81,6 +111,8 @@ func (s *Stores) Load(ctx context.Context, ref string) (Document, error) {
 	switch scheme, name := Split(ref); scheme {
 	case SchemeVault:
 		return s.cfg.Vault.Load(ctx, name)
+	case SchemeAWS:
+		return s.cfg.AWS.Load(ctx, name)
 	case SchemeEnv:
 		return loadEnv(name)
 	default:
@@ -95,6 +127,16 @@ func (s *Stores) Path(ref string) string {
 		return ""
 	}
 	return FileStore{Dir: s.cfg.Dir}.path(name)
+}
+
+// Writer is the store of a reference, and the name within it, if weir can change its documents. Files are changed by
+// Document.Save.
+func (s *Stores) Writer(ref string) (w Writer, name string, ok bool) {
+	scheme, name := Split(ref)
+	if scheme != SchemeAWS || s.cfg.AWS == nil {
+		return nil, "", false
+	}
+	return s.cfg.AWS, name, true
 }
 
 // Vault is the configured Vault, nil if there is none.

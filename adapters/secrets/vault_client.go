@@ -348,7 +348,12 @@ func (v *vaultClient) do(ctx context.Context, method, path, token string, body, 
 		req.Header.Set("X-Vault-Namespace", v.cfg.Namespace)
 	}
 	resp, err := v.http.Do(req)
-	if err != nil {
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &untrusted):
+		return 0, fmt.Errorf("%w: the certificate of Vault at %s is not trusted: name its authority in ca_file, and Vault as its certificate does",
+			ErrUnavailable, v.cfg.Address)
+	case err != nil:
 		return 0, fmt.Errorf("%w: Vault at %s does not answer%s", ErrUnavailable, v.cfg.Address, timedOut(ctx))
 	}
 	defer func() { _ = resp.Body.Close() }()

@@ -290,7 +290,8 @@ func TestStores(t *testing.T) {
 		want   string
 	}{
 		"":                     {bare, "no secret file is named"},
-		"awssm:stripe":         {bare, `no store "awssm"`},
+		"awssm://eu-west-1/x":  {bare, "no AWS Secrets Manager"},
+		"gcpsm:stripe":         {bare, `no store "gcpsm"`},
 		"env:WEIR_TEST_SECRET": {bare, "development alone"},
 		"env:WEIR_TEST_BROKEN": {full, "version v1: value has white space"},
 		"env:WEIR_TEST_GONE":   {full, "set the variable"},

@@ -44,19 +44,19 @@ func (c *secretChange) check() error {
 	return nil
 }
 
-// edit prints the plan; with --apply it writes the audit row, then the document. A document of another store than files
-// is left to its owner.
+// edit prints the plan; with --apply it writes the audit row, then the document. A document of a store that weir does not
+// write to is left to its owner.
 func (c *secretChange) edit(ctx context.Context, o output, kind inbox.SecretActionKind, version, plan string,
 	change func(secrets.Document, app.Endpoint) (secrets.Document, string, error)) error {
 	cfg, ep, err := c.open()
 	if err != nil {
 		return err
 	}
-	doc, path, err := cfg.SecretDocument(ctx, c.Endpoint)
+	doc, err := cfg.SecretDocument(ctx, c.Endpoint)
 	if err != nil {
 		return err
 	}
-	next, named, err := change(doc, ep)
+	next, named, err := change(doc.Document, ep)
 	if err != nil {
 		return fmt.Errorf("endpoint %s: %w", c.Endpoint, err)
 	}
@@ -67,10 +67,10 @@ func (c *secretChange) edit(ctx context.Context, o output, kind inbox.SecretActi
 	for _, v := range next.Versions {
 		o.printf("  %s\n", v)
 	}
-	if path == "" {
-		o.printf("this document is no file: bring it into this state in its store (%s); weir follows by itself\n", ep.Secrets)
+	if !doc.Writable() {
+		o.printf("weir does not write to this store: bring the document into this state there (%s); weir follows by itself\n", doc.Ref)
 		if c.Apply {
-			return errors.New("a document that is no file is changed in its store; nothing was done")
+			return errors.New("this document is changed in its store; nothing was done")
 		}
 		return nil
 	}
@@ -83,10 +83,14 @@ func (c *secretChange) edit(ctx context.Context, o output, kind inbox.SecretActi
 			Operator: c.Operator, Reason: c.Reason}); err != nil {
 			return err
 		}
-		if err := next.Save(path); err != nil {
+		if err := doc.Save(ctx, next); err != nil {
 			return err
 		}
-		o.printf("done: %s; instances that read this file follow within 2 s\n", path)
+		if doc.Path == "" {
+			o.printf("done: %s; instances follow within secret_store.soft (%v by default)\n", doc.Ref, app.SecretSoft)
+			return nil
+		}
+		o.printf("done: %s; instances that read this file follow within 2 s\n", doc.Path)
 		return nil
 	})
 }
@@ -183,7 +187,7 @@ func (c *secretsRevokeCmd) Run(ctx context.Context, o output) error {
 		return err
 	}
 	o.printf("endpoint %s: refuse version %s on every instance, for ever\n", plain(c.Endpoint), plain(c.Version))
-	if doc, _, err := cfg.SecretDocument(ctx, c.Endpoint); err != nil {
+	if doc, err := cfg.SecretDocument(ctx, c.Endpoint); err != nil {
 		o.printf("the document cannot be read from here: %v\n", err)
 	} else if !slices.ContainsFunc(doc.Secrets(time.Now()), func(s adapters.Secret) bool { return s.Version != c.Version }) {
 		o.printf("no other version verifies: the endpoint answers 503 until one is added (weir secrets rotate)\n")
@@ -257,7 +261,7 @@ func (c *secretsListCmd) Run(ctx context.Context, o output) error {
 }
 
 func listSecrets(ctx context.Context, cfg app.Config, ep app.Endpoint, seen []inbox.Sighting, revoked []inbox.RevokedSecret) (rows []secretRow) {
-	doc, _, err := cfg.SecretDocument(ctx, ep.ID)
+	doc, err := cfg.SecretDocument(ctx, ep.ID)
 	if err != nil {
 		return []secretRow{{Endpoint: ep.ID, Fault: err.Error(), BodyIntegrity: cfg.BodyIntegrity(ep)}}
 	}
