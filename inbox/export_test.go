@@ -15,9 +15,9 @@ func MoveDataKeys(ctx context.Context, s *Store, days int) error {
 		if err != nil {
 			return err
 		}
-		ring := s.sealer.keyring.ring.Load()
+		ring := s.sealer.keyring
 		for _, key := range keys {
-			raw, err := ring.aead.Decrypt(key.wrapped, dataKeyContext(key.day))
+			raw, err := ring.unwrap(ctx, key)
 			if err != nil {
 				return err
 			}
@@ -26,7 +26,7 @@ func MoveDataKeys(ctx context.Context, s *Store, days int) error {
 				return err
 			}
 			moved := day.AddDate(0, 0, days).Format(dayLayout)
-			wrapped, err := ring.aead.Encrypt(raw, dataKeyContext(moved))
+			wrapped, err := ring.ring.wrap(ctx, moved, raw)
 			if err != nil {
 				return err
 			}

@@ -1,105 +1,167 @@
 package inbox
 
 import (
-	"bytes"
-	"errors"
+	"context"
+	"encoding/binary"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"sync/atomic"
-
-	"github.com/tink-crypto/tink-go/v2/aead"
-	"github.com/tink-crypto/tink-go/v2/insecurecleartextkeyset"
-	"github.com/tink-crypto/tink-go/v2/keyset"
-	"github.com/tink-crypto/tink-go/v2/tink"
 )
 
-// Keyring holds the key-encryption keys: a Tink AES-256-GCM keyset. Its primary key wraps the data keys that seal
-// payloads; the other keys in the ring still open what they wrapped. The file may change while it is in use: it is read
-// again when a data key does not open and before a new one is wrapped. It is safe for concurrent use.
+// Keyring holds the key-encryption keys. Its primary key wraps the data keys that seal payloads; its other keys still open
+// what they wrapped. LoadKeyring has them in a file, ServerKeyring leaves them in a server. It is safe for concurrent use.
 type Keyring struct {
-	path string
-	ring atomic.Pointer[ring]
+	ring ring
+	also *Keyring // opens too and wraps nothing; nil means none
 }
 
-// ring is one content of the file.
-type ring struct {
-	handle *keyset.Handle
-	aead   tink.AEAD
+// ring is a place where key-encryption keys are kept.
+type ring interface {
+	// name is what the config calls the ring.
+	name() string
+	// check says what keeps the ring from being used, as far as only its place can tell.
+	check(ctx context.Context) error
+	// refresh takes up what has changed.
+	refresh() error
+	// wraps says whether a key of this kind of ring has wrapped.
+	wraps(k kek) bool
+	wrap(ctx context.Context, day string, raw []byte) ([]byte, error)
+	// unwrap returns false without an error if the ring is there and says no, and an error if it cannot say.
+	unwrap(ctx context.Context, key wrappedKey) (raw []byte, opens bool, err error)
+	// rewrap wraps keys anew without opening them. What it leaves empty needs unwrap and wrap.
+	rewrap(ctx context.Context, keys []wrappedKey) ([][]byte, error)
+	// keys lists what the ring holds.
+	keys(ctx context.Context) ([]KeyRow, error)
+	// rotate and remove call record with what is to be written into the audit trail; if it fails they change nothing.
+	rotate(ctx context.Context, former uint32, record func(map[string]any) error) (id uint32, err error)
+	remove(ctx context.Context, id uint32, record func(map[string]any) error) error
 }
 
-// CreateKeyring writes a new keyring file with mode 0600. It fails if the file exists, so that a ring in use is never
-// overwritten: without it no stored payload can be read again.
-func CreateKeyring(path string) error {
-	handle, err := keyset.NewHandle(aead.AES256GCMKeyTemplate())
-	if err != nil {
-		return fmt.Errorf("inbox: create keyring: %w", err)
+// Also returns a keyring that wraps with the keys of k and opens with those of other too: for the time in which data keys
+// move from other to k.
+func (k *Keyring) Also(other *Keyring) *Keyring { return &Keyring{ring: k.ring, also: other} }
+
+// rings are all rings, the one that wraps first.
+func (k *Keyring) rings() []ring {
+	var all []ring
+	for ; k != nil; k = k.also {
+		all = append(all, k.ring)
 	}
-	var buf bytes.Buffer
-	if err := insecurecleartextkeyset.Write(handle, keyset.NewJSONWriter(&buf)); err != nil {
-		return fmt.Errorf("inbox: create keyring: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("inbox: create keyring: %w", err)
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("inbox: create keyring: %w", err)
-	}
-	_, err = f.Write(buf.Bytes())
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("inbox: create keyring: %w", err)
+	return all
+}
+
+// check says what keeps the keyring from being used, in one line.
+func (k *Keyring) check(ctx context.Context) error {
+	for _, r := range k.rings() {
+		if err := r.check(ctx); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// LoadKeyring reads a keyring file. A missing, unreadable, open-to-others or damaged file is one error line that names
-// the file and the remedy.
-func LoadKeyring(path string) (*Keyring, error) {
-	r, err := readRing(path)
-	if err != nil {
-		return nil, err
+func (k *Keyring) refresh() error {
+	for _, r := range k.rings() {
+		if err := r.refresh(); err != nil {
+			return err
+		}
 	}
-	k := &Keyring{path: path}
-	k.ring.Store(r)
-	return k, nil
+	return nil
 }
 
-// reload reads the file again. A file that cannot be used leaves what was read before in force.
-func (k *Keyring) reload() error {
-	r, err := readRing(k.path)
-	if err == nil {
-		k.ring.Store(r)
+// unwrap opens a data key. If a ring cannot say whether it does the error passes; if none does it is ErrPayloadUnreadable.
+func (k *Keyring) unwrap(ctx context.Context, key wrappedKey) ([]byte, error) {
+	var unsaid error
+	known := false
+	for _, r := range k.rings() {
+		if !r.wraps(key.kek()) {
+			continue
+		}
+		known = true
+		raw, opens, err := r.unwrap(ctx, key)
+		switch {
+		case opens && len(raw) == dataKeyLen:
+			return raw, nil
+		case err != nil && unsaid == nil:
+			unsaid = fmt.Errorf("inbox: data key of %s: %w", key.day, err)
+		}
+		clear(raw)
 	}
-	return err
-}
-
-func readRing(path string) (*ring, error) {
-	info, err := os.Stat(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("keyring %s does not exist: set keyring to the file that holds the key-encryption keys", path)
-	case err != nil:
-		return nil, fmt.Errorf("keyring %s cannot be read: %w", path, err)
-	case info.Mode().Perm()&0o077 != 0:
-		return nil, fmt.Errorf("keyring %s is open to other users (mode %04o): chmod 600 it", path, info.Mode().Perm())
+	case unsaid != nil:
+		return nil, unsaid
+	case known:
+		return nil, unreadable(causeKeyMissing, fmt.Sprintf(
+			"the keyring does not open the data key of %s: is it the keyring that this database was used with?", key.day))
+	case key.kek().server != "":
+		return nil, unreadable(causeKeyMissing, fmt.Sprintf("a server keeps the key of the data key of %s, and the keyring is a file", key.day))
+	default:
+		return nil, unreadable(causeKeyMissing, fmt.Sprintf("a file holds the key of the data key of %s, and the keyring is in a server", key.day))
 	}
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("keyring %s cannot be read: %w", path, err)
-	}
-	handle, err := insecurecleartextkeyset.Read(keyset.NewJSONReader(bytes.NewReader(raw)))
-	if err != nil {
-		// Tink's own text may quote the content, so it stays out.
-		return nil, fmt.Errorf("keyring %s is not a Tink keyset in JSON: restore it from its backup", path)
-	}
-	primitive, err := aead.New(handle)
-	if err != nil {
-		return nil, fmt.Errorf("keyring %s holds no usable AES-256-GCM key: restore it from its backup", path)
-	}
-	return &ring{handle: handle, aead: primitive}, nil
 }
+
+// holds says whether r is where the key-encryption key k is. A server may be called by another name than it was: the name
+// decides only between several.
+func (k *Keyring) holds(r ring, key kek) bool {
+	if !r.wraps(key) {
+		return false
+	}
+	same := 0
+	for _, other := range k.rings() {
+		if other.wraps(key) {
+			same++
+		}
+	}
+	return key.server == "" || same == 1 || key.server == r.name()
+}
+
+// kek names a key-encryption key.
+type kek struct {
+	// server is the name of the ring if a server keeps it, empty if a file does.
+	server string
+	id     uint32
+}
+
+// A wrapped data key begins with 1 and the key's id where Tink has wrapped it. Where a server has, it is
+//
+//	2 (1 byte) · version of the key (4, big endian) · length of the ring's name (1) · name · what the server gave
+const (
+	wrappedByFile   = 1
+	wrappedByServer = 2
+	wrappedIDLen    = 5
+)
+
+// wrappedKey is a stored data key.
+type wrappedKey struct {
+	id      int32
+	day     string
+	wrapped []byte
+}
+
+func (k wrappedKey) kek() kek {
+	if len(k.wrapped) < wrappedIDLen {
+		return kek{}
+	}
+	id := binary.BigEndian.Uint32(k.wrapped[1:])
+	switch k.wrapped[0] {
+	case wrappedByFile:
+		return kek{id: id}
+	case wrappedByServer:
+		if name, _, ok := k.server(); ok {
+			return kek{server: name, id: id}
+		}
+	}
+	return kek{}
+}
+
+// server parts what a server has wrapped.
+func (k wrappedKey) server() (name string, wrapped []byte, ok bool) {
+	if len(k.wrapped) <= wrappedIDLen || k.wrapped[0] != wrappedByServer {
+		return "", nil, false
+	}
+	end := wrappedIDLen + 1 + int(k.wrapped[wrappedIDLen])
+	if end == wrappedIDLen+1 || end > len(k.wrapped) {
+		return "", nil, false
+	}
+	return string(k.wrapped[wrappedIDLen+1 : end]), k.wrapped[end:], true
+}
+
+func dataKeyContext(day string) []byte { return []byte("weir data key " + day) }

@@ -1,25 +1,22 @@
 package inbox
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"syscall"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/tink-crypto/tink-go/v2/aead"
-	"github.com/tink-crypto/tink-go/v2/insecurecleartextkeyset"
-	"github.com/tink-crypto/tink-go/v2/keyset"
 )
 
-// KeyRow is one key-encryption key: in the keyring, or named by a data key and missing there.
+// KeyRow is one key-encryption key: in the keyring, or named by a data key and missing there. Keys in a server are numbered
+// by their version.
 type KeyRow struct {
 	ID uint32 `json:"key_id"`
+	// Ring is where the key is, as the config names it; of a missing one, which server kept it.
+	Ring string `json:"keyring,omitempty"`
+	// Also: the ring only opens, and wraps nothing new.
+	Also bool `json:"also,omitempty"`
 	// Primary: new data keys are wrapped by it.
 	Primary bool `json:"primary"`
 	// Missing: data keys need it and the keyring lacks it. Their payloads do not open until it is back.
@@ -60,20 +57,6 @@ const (
 // keysLock lets one process at a time change the keyring or wrap data keys anew.
 const keysLock = 0x7765697203
 
-type wrappedKey struct {
-	id      int32
-	day     string
-	wrapped []byte
-}
-
-// kek is the id of the key-encryption key, which Tink writes in front of what it encrypts: a 1 and four bytes.
-func (k wrappedKey) kek() uint32 {
-	if len(k.wrapped) < 5 || k.wrapped[0] != 1 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(k.wrapped[1:])
-}
-
 func wrappedKeys(ctx context.Context, tx pgx.Tx) ([]wrappedKey, error) {
 	return queryRows(ctx, tx, func(row pgx.CollectableRow) (wrappedKey, error) {
 		var k wrappedKey
@@ -82,23 +65,23 @@ func wrappedKeys(ctx context.Context, tx pgx.Tx) ([]wrappedKey, error) {
 	}, dataKeysSQL)
 }
 
-// Keys lists the keys of the keyring file as it is now, with the number of data keys that each of them wraps.
+// Keys lists the keys of the keyring as it is now, with the number of data keys that each of them wraps.
 func (s *Store) Keys(ctx context.Context) ([]KeyRow, error) {
 	var rows []KeyRow
-	err := s.withKeys(ctx, func(_ pgx.Tx, keys []wrappedKey) error {
-		rows = s.sealer.keyring.rows(keys)
-		return nil
+	err := s.withKeys(ctx, func(_ pgx.Tx, keys []wrappedKey) (err error) {
+		rows, err = s.sealer.keyring.rows(ctx, keys)
+		return err
 	})
 	return rows, wrap("keys", err)
 }
 
-// withKeys runs fn with the data keys, under the lock, after the keyring file has been read again.
+// withKeys runs fn with the data keys, under the lock, after the keyring has been read again.
 func (s *Store) withKeys(ctx context.Context, fn func(tx pgx.Tx, keys []wrappedKey) error) error {
 	return pgx.BeginFunc(ctx, s.open, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockSQL, int64(keysLock)); err != nil {
 			return err
 		}
-		if err := s.sealer.keyring.reload(); err != nil {
+		if err := s.sealer.keyring.refresh(); err != nil {
 			return err
 		}
 		keys, err := wrappedKeys(ctx, tx)
@@ -109,16 +92,32 @@ func (s *Store) withKeys(ctx context.Context, fn func(tx pgx.Tx, keys []wrappedK
 	})
 }
 
-func (k *Keyring) rows(keys []wrappedKey) []KeyRow {
-	info := k.ring.Load().handle.KeysetInfo()
+// rows lists the keys of all rings, that which wraps first, and then those that are missing.
+func (k *Keyring) rows(ctx context.Context, keys []wrappedKey) ([]KeyRow, error) {
 	var rows []KeyRow
-	for _, key := range info.GetKeyInfo() {
-		rows = append(rows, KeyRow{ID: key.GetKeyId(), Primary: key.GetKeyId() == info.GetPrimaryKeyId()})
+	var owners []ring
+	for i, r := range k.rings() {
+		held, err := r.keys(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range held {
+			row.Ring, row.Also, row.Primary = r.name(), i > 0, row.Primary && i == 0
+			rows, owners = append(rows, row), append(owners, r)
+		}
+	}
+	owner := func(by kek) int {
+		for i, r := range rows {
+			if r.ID == by.id && (i < len(owners) && k.holds(owners[i], by) || r.Missing && r.Ring == by.server) {
+				return i
+			}
+		}
+		return -1
 	}
 	for _, key := range keys {
-		i := slices.IndexFunc(rows, func(r KeyRow) bool { return r.ID == key.kek() })
+		i := owner(key.kek())
 		if i < 0 {
-			i, rows = len(rows), append(rows, KeyRow{ID: key.kek(), Missing: true})
+			i, rows = len(rows), append(rows, KeyRow{ID: key.kek().id, Ring: key.kek().server, Missing: true})
 		}
 		rows[i].DataKeys++
 		if rows[i].FirstDay == "" {
@@ -126,81 +125,143 @@ func (k *Keyring) rows(keys []wrappedKey) []KeyRow {
 		}
 		rows[i].LastDay = key.day
 	}
-	return rows
+	return rows, nil
 }
 
-// RotateKeyring adds a key to the keyring file and makes it the primary one, and returns its id; a plan returns 0. The
-// former keys stay, so everything still opens. Running processes read the file again before they wrap with it or when a
-// data key does not open.
+// RotateKeyring adds a key to the keyring, which is the primary one from then on, and returns its id; a plan returns 0. The
+// former keys stay, so everything still opens. Running processes read a file again before they wrap with it or when a data
+// key does not open.
 func (s *Store) RotateKeyring(ctx context.Context, c KeyChange) (id uint32, err error) {
 	if err := c.check(); err != nil || !c.Apply {
 		return 0, err
 	}
 	err = s.withKeys(ctx, func(tx pgx.Tx, _ []wrappedKey) error {
-		return s.sealer.keyring.change(func(m *keyset.Manager) error {
-			var err error
-			if id, err = m.Add(aead.AES256GCMKeyTemplate()); err != nil {
-				return errors.New("no key could be made")
-			}
-			if err := m.SetPrimary(id); err != nil {
-				return errors.New("the new key does not become the primary one")
-			}
-			_, err = tx.Exec(ctx, auditSQL, c.Operator, "keys rotate", sanitise(c.Reason), map[string]any{"key_id": id})
+		primary, err := s.sealer.keyring.primary(ctx)
+		if err != nil {
 			return err
-		})
+		}
+		id, err = s.sealer.keyring.ring.rotate(ctx, primary, c.record(ctx, tx, "keys rotate"))
+		return err
 	})
 	return id, wrap("rotate keyring", err)
 }
 
+// record writes the change's audit row.
+func (c KeyChange) record(ctx context.Context, tx pgx.Tx, action string) func(map[string]any) error {
+	return func(detail map[string]any) error {
+		_, err := tx.Exec(ctx, auditSQL, c.Operator, action, sanitise(c.Reason), detail)
+		return err
+	}
+}
+
+// primary is the id of the key that wraps.
+func (k *Keyring) primary(ctx context.Context) (uint32, error) {
+	rows, err := k.ring.keys(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range rows {
+		if r.Primary {
+			return r.ID, nil
+		}
+	}
+	return 0, fmt.Errorf("keyring %s has no primary key", k.ring.name())
+}
+
+// rewrapMax is how many data keys are wrapped anew in one transaction.
+const rewrapMax = 50
+
 // Rewrap wraps every data key under the primary key that another key wraps, and returns how many; payloads are not
-// touched and open all the time. Every process must know the primary key by then.
+// touched and open all the time. Every process must know the primary key by then. It goes in small transactions: what an
+// error leaves is as it was and is done by the next call.
 func (s *Store) Rewrap(ctx context.Context, c KeyChange) (n int, err error) {
 	if err := c.check(); err != nil {
 		return 0, err
 	}
-	err = s.withKeys(ctx, func(tx pgx.Tx, keys []wrappedKey) error {
-		ring := s.sealer.keyring.ring.Load()
-		primary := ring.handle.KeysetInfo().GetPrimaryKeyId()
-		for _, key := range keys {
-			if key.kek() == primary {
-				continue
-			}
-			raw, err := ring.aead.Decrypt(key.wrapped, dataKeyContext(key.day))
+	for more := true; more && err == nil; {
+		err = s.withKeys(ctx, func(tx pgx.Tx, keys []wrappedKey) error {
+			k := s.sealer.keyring
+			primary, err := k.primary(ctx)
 			if err != nil {
-				return fmt.Errorf("the keyring does not open the data key of %s: bring key %d back into it", key.day, key.kek())
-			}
-			n++
-			if !c.Apply {
-				clear(raw)
-				continue
-			}
-			wrapped, err := ring.aead.Encrypt(raw, dataKeyContext(key.day))
-			clear(raw)
-			if err != nil {
-				return fmt.Errorf("the data key of %s cannot be wrapped", key.day)
-			}
-			if _, err := tx.Exec(ctx, rewrapSQL, key.id, key.wrapped, wrapped); err != nil {
 				return err
 			}
-		}
-		if !c.Apply || n == 0 {
-			return nil
-		}
-		_, err := tx.Exec(ctx, auditSQL, c.Operator, "keys rewrap", sanitise(c.Reason), map[string]any{"key_id": primary, "data_keys": n})
-		return err
-	})
+			keys = slices.DeleteFunc(keys, func(key wrappedKey) bool { return key.kek().id == primary && k.holds(k.ring, key.kek()) })
+			if more = c.Apply && len(keys) > rewrapMax; more {
+				keys = keys[:rewrapMax]
+			}
+			if !c.Apply || len(keys) == 0 {
+				n += len(keys)
+				return k.openAll(ctx, keys)
+			}
+			if err := k.rewrap(ctx, tx, keys); err != nil {
+				return err
+			}
+			n += len(keys)
+			return c.record(ctx, tx, "keys rewrap")(map[string]any{"key_id": primary, "data_keys": len(keys)})
+		})
+	}
 	return n, wrap("rewrap", err)
 }
 
-// RemoveKey takes a key out of the keyring file. It refuses the primary key and one that a data key still needs. Backups
-// of the database from before the last Rewrap need the key too.
+// openAll makes sure that keys open.
+func (k *Keyring) openAll(ctx context.Context, keys []wrappedKey) error {
+	for _, key := range keys {
+		raw, err := k.unwrap(ctx, key)
+		if err != nil {
+			return missing(key, err)
+		}
+		clear(raw)
+	}
+	return nil
+}
+
+// missing tells an operator which key is not there; other errors pass.
+func missing(key wrappedKey, err error) error {
+	if errors.Is(err, ErrPayloadUnreadable) {
+		return fmt.Errorf("the keyring does not open the data key of %s: bring key %d back into it", key.day, key.kek().id)
+	}
+	return err
+}
+
+func (k *Keyring) rewrap(ctx context.Context, tx pgx.Tx, keys []wrappedKey) error {
+	fresh, err := k.ring.rewrap(ctx, keys)
+	if err != nil {
+		return err
+	}
+	for i, key := range keys {
+		if fresh[i] == nil {
+			raw, err := k.unwrap(ctx, key)
+			if err != nil {
+				return missing(key, err)
+			}
+			fresh[i], err = k.ring.wrap(ctx, key.day, raw)
+			clear(raw)
+			if err != nil {
+				return err
+			}
+		}
+		if _, err := tx.Exec(ctx, rewrapSQL, key.id, key.wrapped, fresh[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RemoveKey takes a key out of the keyring. It refuses the primary key and one that a data key still needs; versions of a
+// server's key go in order. Backups of the database from before the last Rewrap need the key too.
 func (s *Store) RemoveKey(ctx context.Context, id uint32, c KeyChange) error {
 	if err := c.check(); err != nil {
 		return err
 	}
 	err := s.withKeys(ctx, func(tx pgx.Tx, keys []wrappedKey) error {
-		rows := s.sealer.keyring.rows(keys)
-		i := slices.IndexFunc(rows, func(r KeyRow) bool { return r.ID == id && !r.Missing })
+		k := s.sealer.keyring
+		rows, err := k.rows(ctx, keys)
+		if err != nil {
+			return err
+		}
+		rows = slices.DeleteFunc(rows, func(r KeyRow) bool { return r.Missing || r.Also })
+		i := slices.IndexFunc(rows, func(r KeyRow) bool { return r.ID == id })
+		_, inServer := k.ring.(*serverRing)
 		switch {
 		case i < 0:
 			return fmt.Errorf("the keyring has no key %d", id)
@@ -208,79 +269,12 @@ func (s *Store) RemoveKey(ctx context.Context, id uint32, c KeyChange) error {
 			return fmt.Errorf("key %d is the primary one: rotate first", id)
 		case rows[i].DataKeys > 0:
 			return fmt.Errorf("%d data keys need key %d: rewrap first", rows[i].DataKeys, id)
+		case inServer && i > 0:
+			return fmt.Errorf("versions of a server's key go in order: remove key %d first", rows[0].ID)
 		case !c.Apply:
 			return nil
 		}
-		return s.sealer.keyring.change(func(m *keyset.Manager) error {
-			if err := m.Delete(id); err != nil {
-				return fmt.Errorf("key %d cannot be removed", id)
-			}
-			_, err := tx.Exec(ctx, auditSQL, c.Operator, "keys remove", sanitise(c.Reason), map[string]any{"key_id": id})
-			return err
-		})
+		return k.ring.remove(ctx, id, c.record(ctx, tx, "keys remove"))
 	})
 	return wrap("remove key", err)
-}
-
-// change writes the keyring file anew as fn has changed it, in one step, and takes it into use.
-func (k *Keyring) change(fn func(*keyset.Manager) error) error {
-	m := keyset.NewManagerFromHandle(k.ring.Load().handle)
-	if err := fn(m); err != nil {
-		return err
-	}
-	handle, err := m.Handle()
-	if err != nil {
-		return errors.New("the changed keyring is not usable")
-	}
-	var buf bytes.Buffer
-	if err := insecurecleartextkeyset.Write(handle, keyset.NewJSONWriter(&buf)); err != nil {
-		return errors.New("the changed keyring cannot be written")
-	}
-	if err := replaceFile(k.path, buf.Bytes()); err != nil {
-		return fmt.Errorf("keyring %s cannot be replaced: %w", k.path, err)
-	}
-	return k.reload()
-}
-
-// replaceFile puts a new file with mode 0600 in the place of path: a crash leaves the old or the new content, whole.
-func replaceFile(path string, content []byte) (err error) {
-	if target, err := filepath.EvalSymlinks(path); err == nil {
-		path = target
-	}
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, ".keyring-*") // its mode is 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if info, statErr := os.Stat(path); statErr == nil {
-		keepOwner(f.Name(), info)
-	}
-	if err = os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-// keepOwner gives the new file the owner of the old one, so that a rotation by root does not lock out weir.
-func keepOwner(name string, old os.FileInfo) {
-	if st, ok := old.Sys().(*syscall.Stat_t); ok {
-		// Who may not give files away is the owner already, or the next read says that the file cannot be read.
-		_ = os.Chown(name, int(st.Uid), int(st.Gid))
-	}
 }

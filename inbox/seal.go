@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/singleflight"
 )
 
 // A sealed payload is
@@ -50,9 +52,10 @@ type sealer struct {
 	dec     *zstd.Decoder
 	scratch sync.Pool // of *scratch
 
-	current atomic.Pointer[map[string]*dataKey] // by day
-	mu      sync.Mutex
-	byID    map[uint32]*dataKey
+	current    atomic.Pointer[map[string]*dataKey] // by day
+	mu         sync.Mutex
+	byID       map[uint32]*dataKey
+	unwrapping singleflight.Group
 }
 
 func newSealer(keyring *Keyring, pool *pgxpool.Pool) (*sealer, error) {
@@ -124,58 +127,63 @@ func (s *sealer) ensureDay(ctx context.Context, day string) (*dataKey, error) {
 			return key, nil
 		}
 	}
-	var id int32
-	var wrapped []byte
-	err := s.pool.QueryRow(ctx, dataKeyByDaySQL, day).Scan(&id, &wrapped)
+	key := wrappedKey{day: day}
+	err := s.pool.QueryRow(ctx, dataKeyByDaySQL, day).Scan(&key.id, &key.wrapped)
 	if errors.Is(err, pgx.ErrNoRows) {
-		// A new key is wrapped by the primary key of now, so that a former one goes out of use by itself.
-		if err := s.keyring.reload(); err != nil {
-			return nil, fmt.Errorf("inbox: wrap data key: %w", err)
+		if err = s.makeDataKey(ctx, day); err != nil {
+			return nil, err
 		}
-		raw := make([]byte, dataKeyLen)
-		rand.Read(raw)
-		fresh, wrapErr := s.keyring.ring.Load().aead.Encrypt(raw, dataKeyContext(day))
-		clear(raw)
-		if wrapErr != nil {
-			return nil, fmt.Errorf("inbox: wrap data key: %w", wrapErr)
-		}
-		if _, err = s.pool.Exec(ctx, insertDataKeySQL, day, fresh); err == nil {
-			err = s.pool.QueryRow(ctx, dataKeyByDaySQL, day).Scan(&id, &wrapped)
-		}
+		err = s.pool.QueryRow(ctx, dataKeyByDaySQL, day).Scan(&key.id, &key.wrapped)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("inbox: data key of %s: %w", day, err)
 	}
-	return s.unwrap(uint32(id), day, wrapped)
+	return s.unwrap(ctx, key)
 }
 
-func dataKeyContext(day string) []byte { return []byte("weir data key " + day) }
+// makeDataKey stores a key for the day, wrapped by the primary key of now, so that a former one goes out of use by itself. It
+// does so under the lock of the commands that change keys: none of them may take away meanwhile what has just wrapped.
+func (s *sealer) makeDataKey(ctx context.Context, day string) error {
+	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockSQL, int64(keysLock)); err != nil {
+			return fmt.Errorf("inbox: data key of %s: %w", day, err)
+		}
+		if err := s.keyring.refresh(); err != nil {
+			return fmt.Errorf("inbox: wrap data key: %w", err)
+		}
+		raw := make([]byte, dataKeyLen)
+		rand.Read(raw)
+		wrapped, err := s.keyring.ring.wrap(ctx, day, raw)
+		clear(raw)
+		if err != nil {
+			return fmt.Errorf("inbox: wrap data key: %w", err)
+		}
+		if _, err := tx.Exec(ctx, insertDataKeySQL, day, wrapped); err != nil {
+			return fmt.Errorf("inbox: data key of %s: %w", day, err)
+		}
+		return nil
+	})
+}
 
-// unwrap opens a data key. One that the ring does not open is tried again with the file as it is now. If the file cannot
-// be read the error passes; if the file lacks the key, or the key does not open with it, it is ErrPayloadUnreadable.
-func (s *sealer) unwrap(id uint32, day string, wrapped []byte) (*dataKey, error) {
-	raw, err := s.keyring.ring.Load().aead.Decrypt(wrapped, dataKeyContext(day))
+// unwrap opens a data key and keeps it. If it cannot be said whether the keyring opens it, because a file cannot be read or a
+// server does not answer, the error passes; if the keyring does not open it, it is ErrPayloadUnreadable.
+func (s *sealer) unwrap(ctx context.Context, wrapped wrappedKey) (*dataKey, error) {
+	raw, err := s.keyring.unwrap(ctx, wrapped)
 	if err != nil {
-		if err := s.keyring.reload(); err != nil {
-			return nil, fmt.Errorf("inbox: data key of %s: %w", day, err)
-		}
-		if raw, err = s.keyring.ring.Load().aead.Decrypt(wrapped, dataKeyContext(day)); err != nil {
-			return nil, unreadable(causeKeyMissing, fmt.Sprintf(
-				"the keyring does not open the data key of %s: is it the keyring that this database was used with?", day))
-		}
+		return nil, err
 	}
 	block, err := aes.NewCipher(raw)
 	clear(raw)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: data key of %s: %w", day, err)
+		return nil, fmt.Errorf("inbox: data key of %s: %w", wrapped.day, err)
 	}
 	gcm, err := cipher.NewGCM(block)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: data key of %s: %w", day, err)
+		return nil, fmt.Errorf("inbox: data key of %s: %w", wrapped.day, err)
 	}
-	key := &dataKey{id: id, aead: gcm}
+	key := &dataKey{id: uint32(wrapped.id), aead: gcm}
 	s.mu.Lock()
-	s.byID[id] = key
+	s.byID[key.id] = key
 	s.mu.Unlock()
 	return key, nil
 }
@@ -205,16 +213,32 @@ func (s *sealer) keyByID(ctx context.Context, id uint32) (*dataKey, error) {
 	if key != nil {
 		return key, nil
 	}
-	var day string
-	var wrapped []byte
-	if err := s.pool.QueryRow(ctx, dataKeyByIDSQL, int32(id)).Scan(&day, &wrapped); err != nil {
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil, unreadable(causeKeyGone, "its data key is gone")
+	// One asks for all: the keyring may be a server.
+	call := s.unwrapping.DoChan(strconv.FormatUint(uint64(id), 10), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unwrapTimeout)
+		defer cancel()
+		wrapped := wrappedKey{id: int32(id)}
+		if err := s.pool.QueryRow(ctx, dataKeyByIDSQL, wrapped.id).Scan(&wrapped.day, &wrapped.wrapped); err != nil {
+			if errors.Is(err, pgx.ErrNoRows) {
+				return nil, unreadable(causeKeyGone, "its data key is gone")
+			}
+			return nil, err
 		}
-		return nil, err
+		return s.unwrap(ctx, wrapped)
+	})
+	select {
+	case got := <-call:
+		if got.Err != nil {
+			return nil, got.Err
+		}
+		return got.Val.(*dataKey), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
-	return s.unwrap(id, day, wrapped)
 }
+
+// unwrapTimeout bounds the search for a data key: a statement and a server's answer, after a login where that is due.
+const unwrapTimeout = 20 * time.Second
 
 // scratch are the buffers between a body and its sealed form, which is all that leaves seal. They are used again: at
 // thousands of payloads a second they would be most of what the collector has to clear away.
@@ -266,7 +290,8 @@ func sealContext(prefix []byte, payloadID uuid.UUID, endpointID string) []byte {
 	return append(ad, endpointID...)
 }
 
-// open reverses seal. Whatever was changed, moved or cut is ErrPayloadUnreadable; other errors are the database's.
+// open reverses seal. Whatever was changed, moved or cut is ErrPayloadUnreadable; other errors are the database's or the
+// keyring's.
 func (s *sealer) open(ctx context.Context, payloadID uuid.UUID, endpointID string, sealed []byte) ([]byte, []Header, error) {
 	if len(sealed) == 0 {
 		return nil, nil, unreadable(causeMissing, "it is not stored any more")

@@ -77,7 +77,7 @@ func (c Config) validate() error {
 	case c.DSN == "":
 		return errors.New("inbox: no database: set DATABASE_URL")
 	case c.Keyring == nil:
-		return errors.New("inbox: no keyring: set keyring to the file that holds the key-encryption keys")
+		return errors.New("inbox: no keyring: set keyring to what holds the key-encryption keys")
 	case c.Writers < 1 || c.BatchMax < 1 || c.BatchMin < 1 || c.OpenConnsMax < 1 || c.CompletionConnsMax < 1:
 		return errors.New("inbox: Writers, BatchMax, BatchMin, OpenConnsMax and CompletionConnsMax must be above 0")
 	}
@@ -126,6 +126,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	if err == nil {
 		s.sealer, err = newSealer(cfg.Keyring, s.open)
+	}
+	if err == nil {
+		err = cfg.Keyring.check(ctx)
 	}
 	if err == nil {
 		err = s.sealer.ensure(ctx, time.Now())
