@@ -153,7 +153,7 @@ func openStore(ctx context.Context, cfg Config, registry *processors.Registry, i
 	if in.DSN, err = cfg.DatabaseURL(); err != nil {
 		return nil, err
 	}
-	if in.Keyring, err = inbox.LoadKeyring(cfg.resolve(cfg.Keyring)); err != nil {
+	if in.Keyring, err = cfg.openKeyring(); err != nil {
 		return nil, err
 	}
 	if err := checkMigrations(ctx, cfg, registry); err != nil {

@@ -37,8 +37,13 @@ type Config struct {
 	Database Database `yaml:"database"`
 	// Redis hands events on faster. Left out, processors take their work straight from Postgres.
 	Redis Redis `yaml:"redis"`
-	// Keyring is the path of the file whose keys seal payloads. It has no default; `weir dev` makes one.
+	// Keyring is where the keys are that seal payloads: the path of a file, or vault:MOUNT/KEY for a key of Vault's transit
+	// engine. It has no default; `weir dev` makes a file.
 	Keyring string `yaml:"keyring" env:"WEIR_KEYRING"`
+	// KeyringAlso is a second keyring that only opens, for moving from one to another. Empty means none.
+	KeyringAlso string `yaml:"keyring_also" env:"WEIR_KEYRING_ALSO"`
+	// KeyringVault is the server of keyrings vault:MOUNT/KEY. Defaults to secret_store.vault.
+	KeyringVault secrets.VaultConfig `yaml:"keyring_vault"`
 	// SecretStore says where secret documents may stand beside files, and how long they hold.
 	SecretStore SecretStore `yaml:"secret_store"`
 	// Roles says what this process does: ingress, relay, processors, reconcile. Defaults to all four.

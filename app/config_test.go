@@ -160,7 +160,7 @@ func TestLoad_Faults(t *testing.T) {
 		},
 		"no keyring": {
 			config: swap("keyring: keyring.json\n", ""),
-			want:   []string{"{file}: keyring: no keyring is named, so no payload can be sealed; name a file that `weir keyring create FILE` has made"},
+			want:   []string{"{file}: keyring: no keyring is named, so no payload can be sealed; name a file that `weir keyring create FILE` has made, or vault:MOUNT/KEY"},
 		},
 		"a keyring that is not there": {
 			config: swap("keyring.json", "gone.json"),

@@ -36,7 +36,7 @@ func (c Config) Summary() []string {
 	} else {
 		add("redis", "%s", orUnreadable(maskURL(redisURL), err))
 	}
-	add("keyring", "%s", c.resolve(c.Keyring))
+	add("keyring", "%s", c.describeKeyring())
 	add("limits", "body %d bytes, in flight %d bytes", c.Limits.BodyBytesMax, c.Limits.InFlightBytesMax)
 	add("stop", "within %v", c.Timeouts.Grace)
 	add("retention", "payloads %d days, events %d days", c.Retention.PayloadDays, c.Retention.EventDays)

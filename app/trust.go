@@ -46,11 +46,7 @@ func (c Config) openSecrets(k *checker, log zerolog.Logger, metrics prometheus.R
 func (c Config) secretStores() (*secrets.Stores, error) {
 	cfg := secrets.StoresConfig{AllowEnv: c.SecretStore.AllowEnv, AWS: awssm.New(awssm.Config{})}
 	if c.SecretStore.Vault != (secrets.VaultConfig{}) {
-		v := c.SecretStore.Vault
-		for _, path := range []*string{&v.CAFile, &v.TokenFile, &v.JWTFile, &v.SecretIDFile} {
-			*path = c.resolve(*path)
-		}
-		vault, err := secrets.NewVault(v)
+		vault, err := secrets.NewVault(c.resolveVault(c.SecretStore.Vault))
 		if err != nil {
 			return nil, err
 		}

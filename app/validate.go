@@ -16,7 +16,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/rs/zerolog"
 
-	"github.com/weirhq/weir/inbox"
 	"github.com/weirhq/weir/processors"
 )
 
@@ -130,11 +129,7 @@ func (c Config) checkStores(k *checker) {
 			k.add("redis.url", "write it like redis://redis.example:6379/0, or leave redis out", "is not a Redis address")
 		}
 	}
-	if c.Keyring == "" {
-		k.add("keyring", "name a file that `weir keyring create FILE` has made", "no keyring is named, so no payload can be sealed")
-	} else if _, err := inbox.LoadKeyring(c.resolve(c.Keyring)); err != nil {
-		k.add("keyring", "(`weir keyring create FILE` makes a new one)", "%v", err)
-	}
+	c.checkKeyring(k)
 }
 
 // checkAddress returns the address that is given directly or in a file, or "" if there is none or it cannot be read.
@@ -215,8 +210,8 @@ func (c Config) checkNumbers(k *checker) {
 	}
 	positive("reconcile.interval", float64(c.Reconcile.Interval))
 	positive("retention.payload_days", float64(c.Retention.PayloadDays))
-	if least := max(eventDaysMin, c.Retention.PayloadDays); c.Retention.EventDays < least {
-		k.add("retention.event_days", fmt.Sprintf("give at least %d or leave it out", least),
+	if least, why := c.eventDaysLeast(); c.Retention.EventDays < least {
+		k.add("retention.event_days", fmt.Sprintf("give at least %d (%s) or leave it out", least, why),
 			"is too short: an event that comes again later would be applied again")
 	}
 	if _, err := zerolog.ParseLevel(c.LogLevel); err != nil {
@@ -224,8 +219,27 @@ func (c Config) checkNumbers(k *checker) {
 	}
 }
 
-// eventDaysMin is three times the longest time after which a provider is known to send an event again.
-const eventDaysMin = 90
+// eventDaysMin holds whatever the providers are; eventWindows is how many times the window of redelivery events must stay.
+const (
+	eventDaysMin = 90
+	eventWindows = 3
+)
+
+// eventDaysLeast is the shortest event_days that is safe for the configured endpoints: what keeps an event from being applied
+// twice must outlive every copy.
+func (c Config) eventDaysLeast() (days int, why string) {
+	days, why = eventDaysMin, "the least of all"
+	if c.Retention.PayloadDays > days {
+		days, why = c.Retention.PayloadDays, "retention.payload_days"
+	}
+	for _, ep := range c.Endpoints {
+		window, _ := c.Redelivery(ep).Known()
+		if d := int((eventWindows*window + 24*time.Hour - 1) / (24 * time.Hour)); d > days {
+			days, why = d, fmt.Sprintf("%d times the time in which %s may send an event again", eventWindows, ep.Provider)
+		}
+	}
+	return days, why
+}
 
 // leaseMin leaves a worker the time to do something before its lease is over.
 const leaseMin = time.Second

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	"github.com/weirhq/weir/inbox"
 )
@@ -27,24 +29,35 @@ func (c *keysListCmd) Run(ctx context.Context, o output) error {
 		if c.JSON {
 			return o.json(map[string]any{"keys": rows})
 		}
+		several := slices.ContainsFunc(rows, func(r inbox.KeyRow) bool { return r.Also })
 		for _, r := range rows {
-			state := "former"
-			switch {
-			case r.Missing:
-				state = "MISSING"
-			case r.Primary:
-				state = "primary"
-			}
-			o.printf("%-10d  %-7s  wraps %d data keys", r.ID, state, r.DataKeys)
-			if r.DataKeys > 0 {
-				o.printf(", of %s to %s", r.FirstDay, r.LastDay)
-			} else if !r.Primary {
-				o.printf(": it can be removed")
-			}
-			o.printf("\n")
+			o.printf("%s\n", describeKey(r, several))
 		}
 		return nil
 	})
+}
+
+// describeKey is one line about a key; the keyring is named where there are several.
+func describeKey(r inbox.KeyRow, several bool) string {
+	state := "former"
+	switch {
+	case r.Missing:
+		state = "MISSING"
+	case r.Primary:
+		state = "primary"
+	case r.Also:
+		state = "opens"
+	}
+	line := fmt.Sprintf("%-10d  %-7s  wraps %d data keys", r.ID, state, r.DataKeys)
+	if r.DataKeys > 0 {
+		line += fmt.Sprintf(", of %s to %s", r.FirstDay, r.LastDay)
+	} else if state == "former" {
+		line += ": it can be removed"
+	}
+	if several && r.Ring != "" {
+		line += "  (" + r.Ring + ")"
+	}
+	return line
 }
 
 // change is what commands share that change something: they plan by default.
@@ -88,7 +101,7 @@ func (c *keysRotateCmd) Run(ctx context.Context, o output) error {
 		case !c.Apply:
 			o.printf("plan: a new primary key would be added to the keyring, the former ones stay; add --apply --reason TEXT\n")
 		default:
-			o.printf("key %d is the primary one now\nBack the keyring up, give it to every host that has a copy of its own, then run `weir keys rewrap`.\n", id)
+			o.printf("key %d is the primary one now\nIf the keyring is a file, back it up and give it to every host that has a copy of its own. Then run `weir keys rewrap`.\n", id)
 		}
 		return nil
 	})
