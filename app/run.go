@@ -182,6 +182,10 @@ func (a *App) groups() []streams.Group {
 		groups = append(groups, streams.Group{
 			Topic: topic, Workers: a.workers(s), Lease: a.lease(s),
 			Handle: func(ctx context.Context, d inbox.Delivery) bool { return a.runner.Handle(ctx, topic, d) },
+			Batch:  func() int { return a.runner.Batch(topic) },
+			HandleGroup: func(ctx context.Context, ds []inbox.Delivery, done func(int, bool)) {
+				a.runner.HandleGroup(ctx, topic, ds, done)
+			},
 		})
 	}
 	return groups

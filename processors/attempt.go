@@ -27,6 +27,7 @@ const (
 // attempt is one call of a processor for one delivery.
 type attempt struct {
 	r       *Runner
+	entry   *entry
 	spec    Spec
 	handler Handler
 	d       *inbox.Delivery
@@ -34,6 +35,11 @@ type attempt struct {
 	stop      context.Context
 	startedAt time.Time
 	event     Event
+	// apply is the decoded call; item is what a batch handler gets instead.
+	apply applyFunc
+	item  any
+	// done is told once that the result is written, and whether the entry may be acknowledged.
+	done func(ack bool)
 
 	// deadline is the end of the handler's time: Timeout from its call on, but never past the lease.
 	deadline time.Time
@@ -43,6 +49,12 @@ type attempt struct {
 	err      error
 	conflict bool
 	skipped  *SkipError
+	// used: the handler sent a statement. met: Postgres reported a conflict to it.
+	used, met bool
+}
+
+func (a *attempt) reset() {
+	a.called, a.err, a.conflict, a.skipped, a.used, a.met = false, nil, false, nil, false, false
 }
 
 // result is what an attempt came to, before it is recorded.
@@ -61,7 +73,8 @@ func (a *attempt) run() result {
 	if over != nil {
 		return *over
 	}
-	return a.execute(ctx, apply)
+	a.apply = apply
+	return a.alone()
 }
 
 // bounded returns the context of an attempt: everything up to the commit ends with the lease. The shutdown ends it too,
@@ -108,12 +121,12 @@ func (a *attempt) prepare(ctx context.Context) (applyFunc, *result) {
 }
 
 // execute runs the delivery's transaction, again where Postgres has ended it in favour of another one.
-func (a *attempt) execute(ctx context.Context, apply applyFunc) result {
+func (a *attempt) execute(ctx context.Context) result {
 	for try := 1; ; try++ {
-		outcome, err := a.complete(ctx, apply)
+		outcome, err := a.complete(ctx)
 		if err == nil {
 			fault.Point("worker.committed")
-			return a.done(outcome)
+			return a.outcome(outcome)
 		}
 		a.conflict = a.conflict || isConflict(err)
 		if !a.conflict || try == conflictTriesMax || !a.waitForTry(ctx, try) {
@@ -144,43 +157,53 @@ func (a *attempt) waitForTry(ctx context.Context, try int) bool {
 
 func (a *attempt) decode() (apply applyFunc, err error) {
 	defer recoverInto(&err)
+	if a.handler.all != nil {
+		if a.item, err = a.handler.item(a.event); err == nil {
+			apply = a.handler.all([]any{a.item})
+		}
+		return apply, examine(err)
+	}
 	apply, err = a.handler.decode(a.event)
 	return apply, examine(err)
 }
 
 // complete runs the delivery's transaction. A Skip after statements is a second transaction, which does not call the
 // handler: that undoes its changes, and a savepoint would cost every event a round trip.
-func (a *attempt) complete(ctx context.Context, apply applyFunc) (inbox.Outcome, error) {
-	a.called, a.err, a.conflict, a.skipped = false, nil, false, nil
+func (a *attempt) complete(ctx context.Context) (inbox.Outcome, error) {
+	a.reset()
 	completion := a.completion()
-	used, met := false, false
 	outcome, err := a.r.store.Complete(ctx, a.d, completion, func(ctx context.Context, tx pgx.Tx) (inbox.Outcome, error) {
-		a.called = true
-		g := &guard{tx: tx}
-		a.err = a.call(ctx, g, apply)
-		used, met = g.used, g.conflict
-		// A handler may have recovered by a savepoint, so a conflict counts only if the handler has failed.
-		a.conflict = met && a.err != nil
-		if errors.As(a.err, &a.skipped) && !a.conflict && !used {
-			a.err = nil
-			return inbox.Skipped, nil
-		}
-		if a.err != nil {
-			return "", a.err
-		}
-		return inbox.Processed, nil
+		return a.applyIn(ctx, tx, false)
 	})
 	var broken *inbox.TxBrokenError
 	if errors.As(err, &broken) {
-		a.conflict = a.conflict || met
+		a.conflict = a.conflict || a.met
 	}
-	if a.skipped == nil || !used || a.conflict || !mayUndo(err) {
+	if a.skipped == nil || !a.used || a.conflict || !mayUndo(err) {
 		return outcome, err
 	}
 	a.err = nil
 	return a.r.store.Complete(ctx, a.d, completion, func(context.Context, pgx.Tx) (inbox.Outcome, error) {
 		return inbox.Skipped, nil
 	})
+}
+
+// applyIn calls the handler in tx. undone says that the store undoes the changes of a handler that has skipped the event.
+func (a *attempt) applyIn(ctx context.Context, tx pgx.Tx, undone bool) (inbox.Outcome, error) {
+	a.called = true
+	g := &guard{tx: tx}
+	a.err = a.call(ctx, g, a.apply)
+	a.used, a.met = g.used, g.conflict
+	// A handler may have recovered by a savepoint, so a conflict counts only if the handler has failed.
+	a.conflict = a.met && a.err != nil
+	if errors.As(a.err, &a.skipped) && !a.conflict && (undone || !a.used) {
+		a.err = nil
+		return inbox.Skipped, nil
+	}
+	if a.err != nil {
+		return "", a.err
+	}
+	return inbox.Processed, nil
 }
 
 // completion says how the store is to complete the delivery.
@@ -262,7 +285,7 @@ func stack() []string {
 	}
 }
 
-func (a *attempt) done(outcome inbox.Outcome) result {
+func (a *attempt) outcome(outcome inbox.Outcome) result {
 	switch {
 	case a.skipped != nil && outcome == inbox.Skipped:
 		return result{verdict: VerdictSkipped, reason: mask(a.skipped.Reason, a.event.body)}
@@ -296,6 +319,8 @@ func (a *attempt) judge(err error) result {
 		return result{verdict: VerdictRejected, reason: cause("rejected", rejected.Err, a.event.body)}
 	case again != nil:
 		return a.again(again.After, cause("retry", again.Err, a.event.body))
+	case isControl(err):
+		return a.again(0, cause("transaction", err, a.event.body))
 	case errors.Is(err, errDeadline):
 		return a.again(0, "deadline: "+errDeadline.Error())
 	case a.called && !time.Now().Before(a.deadline):

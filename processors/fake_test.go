@@ -66,6 +66,10 @@ func (s *fakeStore) Complete(ctx context.Context, _ *inbox.Delivery, c inbox.Com
 	return outcome, nil
 }
 
+func (s *fakeStore) CompleteGroup(context.Context, inbox.Group) ([]inbox.GroupResult, error) {
+	return nil, inbox.ErrGroupBroken
+}
+
 func (s *fakeStore) Retry(_ context.Context, _ *inbox.Delivery, b inbox.Backoff, cause string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

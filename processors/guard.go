@@ -29,6 +29,8 @@ type guard struct {
 	// used: a statement was sent. conflict: Postgres ended the transaction because of other transactions.
 	used     bool
 	conflict bool
+	// refused is the first statement that was none for a handler. Whoever ignores it would commit what was to be undone.
+	refused error
 	// open is the result that must be closed before the connection is free again; closing it returns its error.
 	open func() error
 }
@@ -57,6 +59,9 @@ func (g *guard) end(cancel func()) error {
 	}
 	defer g.mu.Unlock()
 	g.done = true
+	if fault == nil {
+		fault = g.refused
+	}
 	if g.open != nil {
 		if err := g.open(); err != nil && fault == nil {
 			fault = err
@@ -64,6 +69,18 @@ func (g *guard) end(cancel func()) error {
 		g.open = nil
 	}
 	return fault
+}
+
+func (g *guard) control(sql string, args []any) error {
+	err := control(sql, args)
+	if err != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.refused == nil {
+			g.refused = err
+		}
+	}
+	return err
 }
 
 func (g *guard) note(err error) error {
@@ -87,6 +104,9 @@ func isConflict(err error) bool {
 }
 
 func (g *guard) Exec(ctx context.Context, sql string, args ...any) (CommandTag, error) {
+	if err := g.control(sql, args); err != nil {
+		return CommandTag{}, err
+	}
 	if err := g.begin(); err != nil {
 		return CommandTag{}, err
 	}
@@ -97,6 +117,9 @@ func (g *guard) Exec(ctx context.Context, sql string, args ...any) (CommandTag, 
 }
 
 func (g *guard) Query(ctx context.Context, sql string, args ...any) (Rows, error) {
+	if err := g.control(sql, args); err != nil {
+		return &failedRows{err: err}, err
+	}
 	if err := g.begin(); err != nil {
 		return &failedRows{err: err}, err
 	}
@@ -119,6 +142,11 @@ func (g *guard) QueryRow(ctx context.Context, sql string, args ...any) Row {
 }
 
 func (g *guard) SendBatch(ctx context.Context, b *Batch) BatchResults {
+	for _, q := range b.QueuedQueries {
+		if err := g.control(q.SQL, q.Arguments); err != nil {
+			return failedBatch{err: err}
+		}
+	}
 	if err := g.begin(); err != nil {
 		return failedBatch{err: err}
 	}

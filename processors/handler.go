@@ -15,7 +15,12 @@ import (
 type Handler struct {
 	// decode runs outside the transaction, so that a large payload never holds a connection; what it returns runs inside.
 	decode func(ev Event) (applyFunc, error)
+	// item and all take its place in a batch handler: what is decoded of one event, and the call for several.
+	item func(ev Event) (any, error)
+	all  func(items []any) applyFunc
 }
+
+func (h Handler) empty() bool { return h.decode == nil && h.all == nil }
 
 type applyFunc func(ctx context.Context, tx Tx) error
 

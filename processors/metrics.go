@@ -7,6 +7,7 @@ type metrics struct {
 	fenced              *prometheus.CounterVec
 	processSeconds      *prometheus.HistogramVec
 	receivedToProcessed *prometheus.HistogramVec
+	groupSize           *prometheus.HistogramVec
 }
 
 // newMetrics registers with reg, unless it is nil.
@@ -30,11 +31,16 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help:    "Time from an event's receipt to the commit of its processing.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400},
 		}, []string{"processor"}),
+		groupSize: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "weir_group_size",
+			Help:    "Events that shared one transaction, of groups of two and more.",
+			Buckets: []float64{2, 4, 8, 16, 24, 32},
+		}, []string{"processor"}),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.attempts, m.fenced, m.processSeconds, m.receivedToProcessed} {
+	for _, c := range []prometheus.Collector{m.attempts, m.fenced, m.processSeconds, m.receivedToProcessed, m.groupSize} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

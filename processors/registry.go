@@ -11,13 +11,14 @@ import (
 // Registry collects the processors of a program and the migrations of their teams. The zero value is ready. It is
 // filled at start by one goroutine and only read afterwards.
 type Registry struct {
-	entries []entry
+	entries []*entry
 	teams   []Team
 }
 
 type entry struct {
 	spec    Spec
 	handler Handler
+	pace    pace
 }
 
 // Team is a team with tables of its own.
@@ -36,13 +37,13 @@ func (r *Registry) Add(spec Spec, handler Handler) error {
 	if err := spec.validate(); err != nil {
 		return err
 	}
-	if handler.decode == nil {
+	if handler.empty() {
 		return fmt.Errorf("processors: processor %q: no handler; give processors.JSON(fn) or processors.Raw(fn) with a function", spec.Name)
 	}
 	if r.find(spec.Name) != nil {
 		return fmt.Errorf("processors: processor %q: registered twice; give each processor its own Name", spec.Name)
 	}
-	r.entries = append(r.entries, entry{spec: spec, handler: handler})
+	r.entries = append(r.entries, &entry{spec: spec, handler: handler})
 	return nil
 }
 
@@ -97,7 +98,7 @@ func (r *Registry) Teams() []Team { return slices.Clone(r.teams) }
 func (r *Registry) find(name string) *entry {
 	for i := range r.entries {
 		if r.entries[i].spec.Name == name {
-			return &r.entries[i]
+			return r.entries[i]
 		}
 	}
 	return nil

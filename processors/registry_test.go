@@ -26,7 +26,7 @@ func TestRegistry_Add_defaults(t *testing.T) {
 	types[0] = "changed later"
 	want := Spec{
 		Name: "p", Provider: "stripe", Endpoints: []string{"*"}, Types: []string{"a.*", "b"}, Workers: 8,
-		Timeout: 30 * time.Second, Attempts: 12, Backoff: Backoff{Base: time.Second, Max: time.Hour},
+		Timeout: 30 * time.Second, Attempts: 12, Group: 16, Backoff: Backoff{Base: time.Second, Max: time.Hour},
 	}
 	if diff := cmp.Diff([]Spec{want}, r.Specs()); diff != "" {
 		t.Error(diff)

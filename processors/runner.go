@@ -26,6 +26,9 @@ type Store interface {
 	// transaction.
 	Complete(ctx context.Context, d *inbox.Delivery, c inbox.Completion,
 		apply func(ctx context.Context, tx pgx.Tx) (inbox.Outcome, error)) (inbox.Outcome, error)
+	// CompleteGroup does the same for several deliveries in one transaction. It must return inbox.ErrGroupBroken where
+	// that cannot be; then nothing is committed.
+	CompleteGroup(ctx context.Context, g inbox.Group) ([]inbox.GroupResult, error)
 	// Retry, Fail and GiveBack end the lease; each must return inbox.ErrLeaseLost as above.
 	Retry(ctx context.Context, d *inbox.Delivery, b inbox.Backoff, cause string) error
 	Fail(ctx context.Context, d *inbox.Delivery, cause string) error
@@ -97,6 +100,7 @@ type Runner struct {
 	log        zerolog.Logger
 	metrics    *metrics
 	onFinished func(FinishedAttempt)
+	lanes      lanes
 }
 
 const (
@@ -128,7 +132,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 		onFinished: cfg.OnFinished,
 	}
 	for _, e := range cfg.Registry.entries {
-		r.entries[e.spec.Name] = &e
+		r.entries[e.spec.Name] = e
 	}
 	return r, nil
 }
@@ -153,11 +157,14 @@ func (r *Runner) Handle(ctx context.Context, topic string, d inbox.Delivery) (ac
 	if e == nil {
 		return r.putAside(ctx, topic, &d)
 	}
-	a := &attempt{r: r, spec: e.spec, handler: e.handler, d: &d, stop: ctx, startedAt: time.Now()}
-	res := a.run()
-	ack = a.settle(&res)
-	a.report(res)
+	a := r.attempt(ctx, e, &d)
+	a.done = func(written bool) { ack = written }
+	a.end(a.run())
 	return ack
+}
+
+func (r *Runner) attempt(stop context.Context, e *entry, d *inbox.Delivery) *attempt {
+	return &attempt{r: r, entry: e, spec: e.spec, handler: e.handler, d: d, stop: stop, startedAt: time.Now()}
 }
 
 // putAside leaves a delivery for another process: a subscription may still name a processor of an older or newer build.

@@ -56,6 +56,10 @@ type Spec struct {
 	Timeout time.Duration
 	// Attempts is how often the handler is called for one event before the event is FAILED. Defaults to 12, at most 1000.
 	Attempts int
+	// Group is how many events may share one transaction when more wait than workers are free. Each handler then runs under
+	// a savepoint of its own, so that an event that fails leaves the others alone; but row locks, and settings made with
+	// SET LOCAL, last to the end of the transaction. Defaults to 16, at most 32; 1 gives every event its own.
+	Group int
 	// Backoff is the delay policy between attempts. Defaults to a base of 1 second and a maximum of 1 hour.
 	Backoff Backoff
 }
@@ -80,6 +84,9 @@ func (s Spec) withDefaults() Spec {
 	}
 	if s.Attempts == 0 {
 		s.Attempts = 12
+	}
+	if s.Group == 0 {
+		s.Group = groupDefault
 	}
 	if s.Backoff.Base == 0 {
 		s.Backoff.Base = time.Second
@@ -108,6 +115,8 @@ func (s Spec) validate() error {
 		return fault("Timeout is %v; give %v to %v, or 0 for the default", s.Timeout, TimeoutMin, TimeoutMax)
 	case s.Attempts < 1 || s.Attempts > AttemptsMax:
 		return fault("Attempts is %d; give 1 to %d, or 0 for the default", s.Attempts, AttemptsMax)
+	case s.Group < 1 || s.Group > inbox.GroupMax:
+		return fault("Group is %d; give 1 to %d, or 0 for the default", s.Group, inbox.GroupMax)
 	case s.Backoff.Base < 0 || s.Backoff.Base > s.Backoff.Max:
 		return fault("Backoff.Base is %v; give a positive duration of at most Backoff.Max (%v)", s.Backoff.Base, s.Backoff.Max)
 	case s.Backoff.Max > BackoffMax:

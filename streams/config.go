@@ -99,6 +99,10 @@ type Group struct {
 	// waits in the store to be published again. Its context is not ended by the first stop signal, but after Config.Drain,
 	// with the cause ErrStopping.
 	Handle func(ctx context.Context, d inbox.Delivery) (ack bool)
+	// Batch, if set, says how many deliveries one worker should take at once while more wait than workers are free, and
+	// HandleGroup processes so many: it calls done once for each, with what Handle would have returned.
+	Batch       func() int
+	HandleGroup func(ctx context.Context, ds []inbox.Delivery, done func(i int, ack bool))
 }
 
 const blockMax = 2 * time.Second

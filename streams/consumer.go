@@ -185,13 +185,14 @@ func (g *group) round(ctx, handlers context.Context, free int) (used int, wait t
 		g.forgetWaiting()
 		return g.leaseDue(handlers, free)
 	}
-	if entries := g.takeWaiting(free); len(entries) > 0 {
-		return g.lease(handlers, entries)
+	count := free * g.batch()
+	if entries := g.takeWaiting(count); len(entries) > 0 {
+		return g.lease(handlers, entries, free)
 	}
 	if g.helped(state) && time.Now().Before(g.quiet) {
 		return g.leaseDue(handlers, free)
 	}
-	entries, err := g.find(ctx, free, state)
+	entries, err := g.find(ctx, count, state)
 	if err != nil {
 		wait = g.failed(ctx, err)
 		g.quiet = time.Now().Add(wait)
@@ -200,7 +201,7 @@ func (g *group) round(ctx, handlers context.Context, free int) (used int, wait t
 	case len(entries) > 0 && ctx.Err() != nil:
 		return 0, 0 // stopping: they stay pending, and finish makes them claimable at once
 	case len(entries) > 0:
-		return g.lease(handlers, entries)
+		return g.lease(handlers, entries, free)
 	case g.helped(state) && ctx.Err() == nil:
 		return g.leaseDue(handlers, free)
 	}
@@ -214,9 +215,9 @@ const failuresHelped = 4
 func (g *group) helped(state state) bool { return state == stateFull || g.failures >= failuresHelped }
 
 // find looks for entries: now and then among the pending ones, else among the new ones.
-func (g *group) find(ctx context.Context, free int, state state) ([]entry, error) {
+func (g *group) find(ctx context.Context, count int, state state) ([]entry, error) {
 	if !time.Now().Before(g.claimAt) {
-		entries, more, err := g.claim(ctx, free)
+		entries, more, err := g.claim(ctx, count)
 		if !more {
 			g.claimAt = time.Now().Add(jittered(g.s.cfg.ClaimInterval))
 		}
@@ -228,7 +229,7 @@ func (g *group) find(ctx context.Context, free int, state state) ([]entry, error
 	if state == stateFull {
 		block = -1
 	}
-	return g.read(ctx, free, block)
+	return g.read(ctx, count, block)
 }
 
 // read asks for entries that no consumer has seen. No message, also for want of a reply, is no error: the server starts

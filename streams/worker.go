@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,9 +14,8 @@ import (
 // idleMin is how long a pending entry must have been idle before anybody may take it: by then its lease is over.
 func (g *group) idleMin() time.Duration { return g.Lease + g.s.cfg.LeaseMargin }
 
-// lease leases the deliveries of entries with one statement and starts workers. It never takes more entries than the
-// caller has workers.
-func (g *group) lease(handlers context.Context, entries []entry) (used int, wait time.Duration) {
+// lease leases the deliveries of entries with one statement and spreads them over at most free workers.
+func (g *group) lease(handlers context.Context, entries []entry, free int) (used int, wait time.Duration) {
 	fault.Point("worker.read")
 	byInbox := map[uuid.UUID][]string{}
 	ids := make([]uuid.UUID, 0, len(entries))
@@ -42,9 +42,14 @@ func (g *group) lease(handlers context.Context, entries []entry) (used int, wait
 	}
 	g.leasePause.reset()
 	fault.Point("worker.leased")
-	for _, d := range result.Leased {
-		g.start(handlers, d, byInbox[d.InboxID])
-		delete(byInbox, d.InboxID)
+	for _, share := range spread(result.Leased, free) {
+		entries := make([][]string, len(share))
+		for i, d := range share {
+			entries[i] = byInbox[d.InboxID]
+			delete(byInbox, d.InboxID)
+		}
+		g.start(handlers, share, entries)
+		used++
 	}
 	for _, id := range result.Finished {
 		g.acks.add(byInbox[id]...)
@@ -53,14 +58,15 @@ func (g *group) lease(handlers context.Context, entries []entry) (used int, wait
 	for _, busy := range byInbox {
 		g.park(g.idleMin(), busy...)
 	}
-	return len(result.Leased), 0
+	return used, 0
 }
 
 // leaseDue takes work straight from the store.
 func (g *group) leaseDue(handlers context.Context, free int) (used int, wait time.Duration) {
 	c, cancel := g.s.storeOp(handlers)
 	defer cancel()
-	due, err := g.s.cfg.Store.LeaseDue(c, g.Topic, free, g.Lease)
+	limit := free * g.batch()
+	due, err := g.s.cfg.Store.LeaseDue(c, g.Topic, limit, g.Lease)
 	if err != nil {
 		g.s.warn("lease.failed", g.Topic, err)
 		return 0, g.leasePause.next()
@@ -69,47 +75,104 @@ func (g *group) leaseDue(handlers context.Context, free int) (used int, wait tim
 	if len(due) > 0 {
 		fault.Point("worker.leased")
 	}
-	for _, d := range due {
-		g.start(handlers, d, nil)
+	for _, share := range spread(due, free) {
+		g.start(handlers, share, make([][]string, len(share)))
+		used++
 	}
-	if len(due) < free {
+	if len(due) < limit {
 		wait = jittered(g.s.cfg.DirectPoll)
 	}
-	return len(due), wait
+	return used, wait
 }
 
-// start runs the handler on a worker that the caller has taken, and gives the worker back at its end.
-func (g *group) start(handlers context.Context, d inbox.Delivery, entries []string) {
-	key := d.InboxID.String()
+// batch is how many deliveries one worker takes at once when there are more than workers.
+func (g *group) batch() int {
+	if g.Batch == nil || g.HandleGroup == nil {
+		return 1
+	}
+	return max(1, g.Batch())
+}
+
+// spread divides deliveries among at most free workers, in order, one each as long as there are workers. What is about
+// one object goes to one worker, where it waits for nobody.
+func spread(ds []inbox.Delivery, free int) [][]inbox.Delivery {
+	shares := make([][]inbox.Delivery, min(free, len(ds)))
+	if len(ds) <= free {
+		for i := range ds {
+			shares[i] = ds[i : i+1]
+		}
+		return shares
+	}
+	type object struct{ endpoint, id string }
+	of := map[object]int{}
+	size := (len(ds) + free - 1) / free
+	at := 0
+	for _, d := range ds {
+		key := object{d.EndpointID, d.ObjectID}
+		to, known := of[key]
+		if d.ObjectID == "" || !known {
+			for at < free-1 && len(shares[at]) >= size {
+				at++
+			}
+			to = at
+			of[key] = to
+		}
+		shares[to] = append(shares[to], d)
+	}
+	return slices.DeleteFunc(shares, func(share []inbox.Delivery) bool { return len(share) == 0 })
+}
+
+// start runs the handler on a worker that the caller has taken, and gives the worker back at its end. entries are the
+// stream's entries of each delivery.
+func (g *group) start(handlers context.Context, ds []inbox.Delivery, entries [][]string) {
+	now := time.Now()
 	g.mu.Lock()
-	g.running[key] = time.Now()
+	for _, d := range ds {
+		g.running[d.InboxID.String()] = now
+	}
 	g.mu.Unlock()
 	g.work.Go(func() {
-		ack := g.handle(handlers, d)
-		if ack {
-			g.s.relay.settled(d.OutboxID)
-		}
-		g.mu.Lock()
-		delete(g.running, key)
-		g.mu.Unlock()
-		if ack {
-			g.acks.add(entries...)
-		} else {
-			g.park(g.idleMin(), entries...)
+		ended := make([]bool, len(ds))
+		g.handle(handlers, ds, func(i int, ack bool) {
+			ended[i] = true
+			g.end(ds[i], entries[i], ack)
+		})
+		for i := range ds {
+			if !ended[i] {
+				g.end(ds[i], entries[i], false)
+			}
 		}
 		g.slots <- struct{}{}
 	})
 }
 
+// end takes note that a delivery's handler has returned.
+func (g *group) end(d inbox.Delivery, entries []string, ack bool) {
+	if ack {
+		g.s.relay.settled(d.OutboxID)
+	}
+	g.mu.Lock()
+	delete(g.running, d.InboxID.String())
+	g.mu.Unlock()
+	if ack {
+		g.acks.add(entries...)
+	} else {
+		g.park(g.idleMin(), entries...)
+	}
+}
+
 // handle keeps a panic of the handler from ending the process. The delivery's lease runs out, and it comes back.
-func (g *group) handle(ctx context.Context, d inbox.Delivery) (ack bool) {
+func (g *group) handle(ctx context.Context, ds []inbox.Delivery, done func(i int, ack bool)) {
 	defer func() {
 		if r := recover(); r != nil {
-			ack = false
-			g.s.log.Error().Str("processor", g.Topic).Stringer("inbox_id", d.InboxID).Msg("handler.panicked")
+			g.s.log.Error().Str("processor", g.Topic).Stringer("inbox_id", ds[0].InboxID).Msg("handler.panicked")
 		}
 	}()
-	return g.Handle(ctx, d)
+	if len(ds) > 1 {
+		g.HandleGroup(ctx, ds, done)
+		return
+	}
+	done(0, g.Handle(ctx, ds[0]))
 }
 
 // busyHere: a handler of this process has the event. Its lease may have run out under it, but a second one beside it helps
