@@ -149,8 +149,58 @@ type Description struct {
 	// FetchesKeys is true where the provider's keys are fetched if the endpoint has none: Verify then answers
 	// KeyUnavailable with a FetchURL. An endpoint with keys of its own trusts those alone.
 	FetchesKeys bool
+	// Redelivery bounds the time after which the provider may still send an event again.
+	Redelivery Redelivery
 	// Facts is what the generated reference tells beside all this. Nothing in it steers a request.
 	Facts Facts
+}
+
+// Redelivery is the longest time after an event in which its provider sends it again: by itself, or where it offers that, on
+// demand. The overlap of secrets and the retention of marks follow it.
+type Redelivery struct {
+	// Window is 0 where the provider documents none.
+	Window time.Duration `yaml:"window"`
+	// Source says where the window was read, and what it is the window of.
+	Source string `yaml:"source"`
+}
+
+const (
+	// RedeliveryUnknown stands in for a window that is not documented.
+	RedeliveryUnknown = 7 * 24 * time.Hour
+	// redeliveryMax bounds a declared window.
+	redeliveryMax = 90 * 24 * time.Hour
+)
+
+// Known returns the window, or RedeliveryUnknown where none is documented.
+func (r Redelivery) Known() (window time.Duration, documented bool) {
+	if r.Window == 0 {
+		return RedeliveryUnknown, false
+	}
+	return r.Window, true
+}
+
+// String says how long, and whence that is known.
+func (r Redelivery) String() string {
+	window, documented := r.Known()
+	if !documented {
+		return "not documented: " + span(window) + " are assumed"
+	}
+	return span(window) + ": " + r.Source
+}
+
+// span prints whole days, hours or minutes.
+func span(d time.Duration) string {
+	switch {
+	case d > 24*time.Hour && d%(24*time.Hour) == 0:
+		return fmt.Sprintf("%d days", d/(24*time.Hour))
+	case d >= time.Hour && d%time.Hour == 0:
+		return fmt.Sprintf("%d h", d/time.Hour)
+	case d > time.Hour && d%time.Minute == 0:
+		return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
+	case d%time.Minute == 0:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	}
+	return d.String()
 }
 
 // Facts are statements about a provider for people, in short English. An empty one is not known.

@@ -45,6 +45,7 @@ func (Adyen) Describe() Description {
 			"variant": `"standard" (notifications, the default) or "platform" (balance and transfer webhooks)`,
 		},
 		NeedsSecret: true,
+		Redelivery:  Redelivery{Window: 30 * 24 * time.Hour, Source: "the retry queue, for up to 30 days (unverified)"},
 		Facts: Facts{
 			Docs:       "https://docs.adyen.com/development-resources/webhooks/secure-webhooks/verify-hmac-signatures",
 			Confidence: "verified",

@@ -53,6 +53,7 @@ func (AWSSNS) Describe() Description {
 			"confirmations": `"handshake" answers subscription confirmations and stores nothing (the default), "event" stores them as events`,
 		},
 		FetchesKeys: true,
+		Redelivery:  Redelivery{Window: time.Hour, Source: "the default delivery policy (unverified); a subscription may have a longer one"},
 		Facts: Facts{
 			Docs:       "https://docs.aws.amazon.com/sns/latest/dg/sns-verify-signature-of-message.html",
 			Confidence: "documented",

@@ -56,6 +56,7 @@ func (Braintree) Describe() Description {
 			"previous_public_key": "the API public key of the previous secret; nothing depends on it",
 		},
 		NeedsSecret: true,
+		Redelivery:  Redelivery{Window: 24 * time.Hour, Source: "retries in production (unverified)"},
 		Facts: Facts{
 			Docs:       "https://developer.paypal.com/braintree/docs/guides/webhooks/parse",
 			Confidence: "documented",

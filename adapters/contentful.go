@@ -42,6 +42,7 @@ func (Contentful) Describe() Description {
 		BodyIntegrity:   true,
 		EventIDSigned:   true,
 		NeedsSecret:     true,
+		Redelivery:      Redelivery{Window: time.Minute, Source: "2 retries, 30 s apart (unverified)"},
 		Facts: Facts{
 			Docs:       "https://www.contentful.com/developers/docs/webhooks/request-verification/",
 			Confidence: "documented",

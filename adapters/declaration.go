@@ -47,10 +47,13 @@ type Declaration struct {
 	Batch         *DeclaredBatch     `yaml:"batch"`
 	Handshake     *DeclaredHandshake `yaml:"handshake"`
 	// Answer replaces the empty 200 for accepted requests, Refusal the answer to a signature that does not hold.
-	Answer  *DeclaredAnswer  `yaml:"answer"`
-	Refusal *DeclaredAnswer  `yaml:"refusal"`
-	Facts   DeclaredFacts    `yaml:"facts"`
-	Samples []DeclaredSample `yaml:"samples"`
+	Answer  *DeclaredAnswer `yaml:"answer"`
+	Refusal *DeclaredAnswer `yaml:"refusal"`
+	// Redelivery is the longest time in which the provider sends an event again, 1m to 2160h; left out where that is not
+	// known. The overlap of a secret's rotation and the retention follow it.
+	Redelivery Redelivery       `yaml:"redelivery"`
+	Facts      DeclaredFacts    `yaml:"facts"`
+	Samples    []DeclaredSample `yaml:"samples"`
 
 	lines map[string]int
 }

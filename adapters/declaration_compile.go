@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 var (
@@ -137,6 +138,7 @@ func compile(decl Declaration, h hooks) (*declared, error) {
 	a.item = a.root
 	c := &compiler{declared: a}
 	c.provider()
+	c.redelivery()
 	c.signature()
 	c.timestamp()
 	c.template()
@@ -150,6 +152,17 @@ func compile(decl Declaration, h hooks) (*declared, error) {
 	}
 	c.describe()
 	return a, nil
+}
+
+func (c *compiler) redelivery() {
+	switch r := c.decl.Redelivery; {
+	case r.Window == 0 && r.Source != "":
+		c.fail("redelivery.window", "is missing: give it, or leave redelivery out where it is not known")
+	case r.Window != 0 && (r.Window < time.Minute || r.Window > redeliveryMax):
+		c.fail("redelivery.window", "%v is not between 1m and 2160h", r.Window)
+	case r.Window != 0 && r.Source == "":
+		c.fail("redelivery.source", "is missing: say where the window was read")
+	}
 }
 
 func (c *compiler) provider() {

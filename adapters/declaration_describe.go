@@ -19,6 +19,7 @@ func (c *compiler) describe() {
 		BodyIntegrity:   d.BodyIntegrity == nil || *d.BodyIntegrity,
 		NeedsSecret:     true,
 		Settings:        c.hooks.settings,
+		Redelivery:      d.Redelivery,
 	}
 	if slices.Contains(d.ContentTypes, "any") {
 		c.desc.ContentTypes = nil

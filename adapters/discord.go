@@ -43,6 +43,7 @@ func (Discord) Describe() Description {
 			"variant": `"default" (webhook events) or "interactions"`,
 		},
 		NeedsPublicKey: true,
+		Redelivery:     Redelivery{Window: 10 * time.Minute, Source: "retries: the provider's page"},
 		Facts: Facts{
 			Docs:       "https://docs.discord.com/developers/events/webhook-events",
 			Confidence: "documented",

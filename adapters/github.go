@@ -47,6 +47,7 @@ func (GitHub) Describe() Description {
 		ContentTypes:  []string{"application/json", formMediaType},
 		BodyIntegrity: true,
 		NeedsSecret:   true,
+		Redelivery:    Redelivery{Window: 3 * 24 * time.Hour, Source: "redelivery by hand or API: docs.github.com, Handling failed webhook deliveries"},
 		Facts: Facts{
 			Docs:       "https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries",
 			Confidence: "verified",

@@ -48,6 +48,7 @@ func (GooglePubSub) Describe() Description {
 			"type_attribute":  `the message attribute that holds the event's type; "eventType" by default`,
 		},
 		FetchesKeys: true,
+		Redelivery:  Redelivery{Window: 7 * 24 * time.Hour, Source: "the default retention of messages; a subscription may keep them longer"},
 		Facts: Facts{
 			Docs:       "https://cloud.google.com/pubsub/docs/authenticate-push-subscriptions",
 			Confidence: "unverified",

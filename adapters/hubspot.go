@@ -48,6 +48,7 @@ func (HubSpot) Describe() Description {
 			"accept_legacy": `"true" also accepts the signature versions 1 and 2, which sign no time`,
 		},
 		NeedsSecret: true,
+		Redelivery:  Redelivery{Window: 24 * time.Hour, Source: "retries (unverified)"},
 		Facts: Facts{
 			Docs:       "https://developers.hubspot.com/docs/apps/legacy-apps/authentication/validating-requests",
 			Confidence: "documented",

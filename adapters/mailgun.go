@@ -28,6 +28,7 @@ func (Mailgun) Describe() Description {
 		ContentTypes: []string{"application/json"},
 		Tolerance:    mailgunTolerance,
 		NeedsSecret:  true,
+		Redelivery:   Redelivery{Window: 8 * time.Hour, Source: "7 retries (unverified)"},
 		Facts: Facts{
 			Docs:       "https://documentation.mailgun.com/docs/mailgun/user-manual/webhooks/securing-webhooks",
 			Source:     "mailgun/mailgun-go, webhooks_test.go",

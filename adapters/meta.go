@@ -38,6 +38,7 @@ func (Meta) Describe() Description {
 			"verify_token": "the text that Meta sends when the address is entered; without it every handshake is refused",
 		},
 		NeedsSecret: true,
+		Redelivery:  Redelivery{Window: 7 * 24 * time.Hour, Source: "retries of WhatsApp, the longest (unverified)"},
 		Facts: Facts{
 			Docs:       "https://developers.facebook.com/docs/graph-api/webhooks/getting-started",
 			Confidence: "unverified",

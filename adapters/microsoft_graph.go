@@ -30,6 +30,7 @@ func (MicrosoftGraph) Describe() Description {
 		KeepHeaders:  []string{"Content-Type"},
 		ContentTypes: []string{"application/json", "text/plain"},
 		NeedsSecret:  true,
+		Redelivery:   Redelivery{Window: 4 * time.Hour, Source: "retries: the provider's page"},
 		Facts: Facts{
 			Docs:       "https://learn.microsoft.com/en-us/graph/change-notifications-delivery-webhooks",
 			Confidence: "documented",

@@ -37,6 +37,7 @@ func (Monday) Describe() Description {
 			"audience": "the audience that tokens must name; defaults to the endpoint's URL",
 		},
 		NeedsSecret: true,
+		Redelivery:  Redelivery{Window: 30 * time.Minute, Source: "retries (unverified)"},
 		Facts: Facts{
 			Docs:       "https://developer.monday.com/apps/docs/integration-authorization",
 			Confidence: "unverified",

@@ -52,6 +52,7 @@ func (PayPal) Describe() Description {
 			"cert_host_suffix": `the hosts of certificates: ".paypal.com" (the default) or a part of it, such as ".sandbox.paypal.com"`,
 		},
 		FetchesKeys: true,
+		Redelivery:  Redelivery{Window: 3 * 24 * time.Hour, Source: "25 attempts: developer.paypal.com/api/rest/webhooks/rest"},
 		Facts: Facts{
 			Docs:       "https://developer.paypal.com/api/rest/webhooks/rest/",
 			Confidence: "verified",

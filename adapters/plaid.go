@@ -39,6 +39,7 @@ func (Plaid) Describe() Description {
 		BodyIntegrity:   true,
 		EventIDSigned:   true,
 		NeedsPublicKey:  true,
+		Redelivery:      Redelivery{Window: 24 * time.Hour, Source: "retries (unverified)"},
 		Facts: Facts{
 			Docs:       "https://plaid.com/docs/api/webhooks/webhook-verification/",
 			Confidence: "documented",

@@ -18,15 +18,17 @@ What weir knows about each provider, made from the adapters' own table by ` + "`
 under another id, and deduplication alone does not stop that. *Body signed* says whether the signature covers the body:
 where it does not, whoever holds the credential can send any event. *Confidence* is verified (the scheme was reproduced on a
 published example), documented (read in the provider's documents or code) or unverified; where a fact is unverified the adapter
-takes the safe side.
+takes the safe side. *Sent again within* is the longest time after which the provider may still send an event again. When a secret
+is rotated the former one verifies for that time and a tenth more, and what keeps an event from being applied twice
+stays for at least three times as long. In brackets: not documented, seven days are assumed.
 
-| provider | key | scheme | tolerance | id signed | body signed | confidence |
-|---|---|---|---|---|---|---|
+| provider | key | scheme | tolerance | sent again within | id signed | body signed | confidence |
+|---|---|---|---|---|---|---|---|
 `)
 	for _, a := range list {
 		d := a.Describe()
-		fmt.Fprintf(&b, "| [%s](#%s) | `%s` | %s | %s | %s | %s | %s |\n", cell(d.Name), anchor(d.Provider), d.Provider,
-			cell(d.Facts.Scheme), tolerance(d), yes(d.EventIDSigned), yes(d.BodyIntegrity), cell(d.Facts.Confidence))
+		fmt.Fprintf(&b, "| [%s](#%s) | `%s` | %s | %s | %s | %s | %s | %s |\n", cell(d.Name), anchor(d.Provider), d.Provider,
+			cell(d.Facts.Scheme), tolerance(d), again(d), yes(d.EventIDSigned), yes(d.BodyIntegrity), cell(d.Facts.Confidence))
 	}
 	for _, a := range list {
 		section(&b, a.Describe())
@@ -58,6 +60,7 @@ func section(b *strings.Builder, d Description) {
 	row("version", f.Version)
 	row("retries", known(f.Retries))
 	row("redelivery", known(f.Redelivery))
+	row("sent again within", d.Redelivery.String())
 	row("rotation", known(f.Rotation))
 	row("handshake", f.Handshake)
 	row("needs", needs(d))
@@ -89,6 +92,14 @@ func known(fact string) string {
 		return "not documented"
 	}
 	return fact
+}
+
+func again(d Description) string {
+	window, documented := d.Redelivery.Known()
+	if !documented {
+		return "(" + span(window) + ")"
+	}
+	return span(window)
 }
 
 func needs(d Description) string {

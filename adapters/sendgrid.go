@@ -39,6 +39,7 @@ func (SendGrid) Describe() Description {
 		BodyIntegrity:   true,
 		EventIDSigned:   true,
 		NeedsPublicKey:  true,
+		Redelivery:      Redelivery{Window: 24 * time.Hour, Source: "retries (unverified)"},
 		Facts: Facts{
 			Docs:       "https://www.twilio.com/docs/sendgrid/for-developers/tracking-events/getting-started-event-webhook-security-features",
 			Confidence: "verified",

@@ -48,6 +48,7 @@ func (StandardWebhooks) Describe() Description {
 		},
 		NeedsSecret:    true,
 		NeedsPublicKey: true,
+		Redelivery:     Redelivery{Window: 76 * time.Hour, Source: "the example schedule of the specification; a sender may have another"},
 		Facts: Facts{
 			Docs:       "https://github.com/standard-webhooks/standard-webhooks",
 			Confidence: "verified",

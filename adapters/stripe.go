@@ -34,6 +34,7 @@ func (Stripe) Describe() Description {
 		BodyIntegrity:   true,
 		EventIDSigned:   true,
 		NeedsSecret:     true,
+		Redelivery:      Redelivery{Window: 3 * 24 * time.Hour, Source: "retries live: docs.stripe.com/webhooks/process-undelivered-events"},
 		Facts: Facts{
 			Docs:       "https://docs.stripe.com/webhooks",
 			Confidence: "verified",

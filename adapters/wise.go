@@ -34,6 +34,7 @@ func (Wise) Describe() Description {
 		ContentTypes:    []string{"application/json"},
 		BodyIntegrity:   true,
 		NeedsPublicKey:  true,
+		Redelivery:      Redelivery{Window: 14 * 24 * time.Hour, Source: "25 attempts: docs.wise.com/features/webhooks-notifications"},
 		Facts: Facts{
 			Docs:       "https://docs.wise.com/features/webhooks-notifications/event-handling",
 			Confidence: "verified",

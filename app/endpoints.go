@@ -163,6 +163,19 @@ func providerNames(registry *adapters.Registry) []string {
 	return list
 }
 
+// Redelivery is how long the endpoint's provider may send an event again; nothing is known of an unknown provider.
+func (c Config) Redelivery(ep Endpoint) adapters.Redelivery {
+	registry, err := c.Adapters()
+	if err != nil {
+		return adapters.Redelivery{}
+	}
+	adapter, known := registry.Lookup(ep.Provider)
+	if !known {
+		return adapters.Redelivery{}
+	}
+	return adapters.DescribeEndpoint(adapter, &adapters.Endpoint{ID: ep.ID, Settings: ep.Settings}).Redelivery
+}
+
 // publicKeys reads the endpoint's public keys from their files.
 func (c Config) publicKeys(k *checker, key string, ep Endpoint) (keys []adapters.PublicKey, ok bool) {
 	ok = true

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -136,17 +134,17 @@ func (c *secretsPromoteCmd) Run(ctx context.Context, o output) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	if c.Overlap < 0 {
-		return usageError{"--overlap is negative"}
+	if c.Overlap < 0 || c.Overlap > overlapMax {
+		return usageError{fmt.Sprintf("--overlap is not between 0 and %v: retire the former version instead of keeping it", overlapMax)}
 	}
 	return c.edit(ctx, o, inbox.SecretPromote, c.Version, "make version %s current", func(d secrets.Document, ep app.Endpoint) (secrets.Document, string, error) {
 		overlap, why := c.Overlap, "as asked"
 		if overlap == 0 {
-			cfg, err := app.LoadDatabase(c.path())
+			cfg, _, err := c.open()
 			if err != nil {
 				return d, "", err
 			}
-			overlap, why = overlapOf(cfg, ep.Provider)
+			overlap, why = overlapOf(cfg, ep)
 		}
 		o.printf("overlap %v: %s\n", overlap, why)
 		next, err := d.Promoted(c.Version, time.Now().Add(overlap))
@@ -192,8 +190,7 @@ func (c *secretsRevokeCmd) Run(ctx context.Context, o output) error {
 	} else if !slices.ContainsFunc(doc.Secrets(time.Now()), func(s adapters.Secret) bool { return s.Version != c.Version }) {
 		o.printf("no other version verifies: the endpoint answers 503 until one is added (weir secrets rotate)\n")
 	}
-	_, why := overlapOf(cfg, ep.Provider)
-	o.printf("afterwards let the provider send again what was refused meanwhile: %s\n", why)
+	o.printf("afterwards let the provider send again what was refused meanwhile: %s\n", resendOf(cfg, ep))
 	if !c.Apply {
 		o.printf("plan: add --now --apply --reason TEXT\n")
 		return nil
@@ -265,7 +262,7 @@ func listSecrets(ctx context.Context, cfg app.Config, ep app.Endpoint, seen []in
 	if err != nil {
 		return []secretRow{{Endpoint: ep.ID, Fault: err.Error(), BodyIntegrity: cfg.BodyIntegrity(ep)}}
 	}
-	window, _ := overlapOf(cfg, ep.Provider)
+	window, _ := overlapOf(cfg, ep)
 	signed := cfg.BodyIntegrity(ep)
 	for _, v := range doc.Versions {
 		r := secretRow{Endpoint: ep.ID, Version: v.ID, State: string(v.State), BodyIntegrity: signed}
@@ -309,37 +306,32 @@ func (r secretRow) String() string {
 	return plain(text)
 }
 
-// overlapUnknown is the overlap where the provider's time of redelivery is not known.
-const overlapUnknown = 7 * 24 * time.Hour
+// The bounds of an overlap. A former secret that verified for longer than overlapMax would have to be called current.
+const (
+	overlapMin = 24 * time.Hour
+	overlapMax = 90 * 24 * time.Hour
+)
 
-var spanForm = regexp.MustCompile(`(\d+) ?(minutes|minute|min|hours|hour|h|days|day|weeks|week)\b`)
+// overlapOf derives how long a former secret must verify from the time in which the provider may send an event again: that
+// time and a tenth more, within the bounds.
+func overlapOf(cfg app.Config, ep app.Endpoint) (time.Duration, string) {
+	known := cfg.Redelivery(ep)
+	window, _ := known.Known()
+	return min(max((window+window/10).Round(time.Minute), overlapMin), overlapMax), "sent again within " + known.String()
+}
 
-// overlapOf derives how long a former secret must verify from what is known about the provider's retries: the longest
-// time named there, a tenth more, at least a day.
-func overlapOf(cfg app.Config, provider string) (time.Duration, string) {
+// resendOf tells what is known about how the provider sends again what was refused.
+func resendOf(cfg app.Config, ep app.Endpoint) string {
 	registry, err := cfg.Adapters()
 	if err != nil {
-		return overlapUnknown, "the provider's retries are not known"
+		return "not known"
 	}
-	a, ok := registry.Lookup(provider)
+	a, ok := registry.Lookup(ep.Provider)
 	if !ok {
-		return overlapUnknown, "the provider's retries are not known"
+		return "not known"
 	}
 	facts := a.Describe().Facts
-	var longest time.Duration
-	for _, m := range spanForm.FindAllStringSubmatch(facts.Retries, -1) {
-		n, _ := strconv.Atoi(m[1])
-		unit := map[byte]time.Duration{'m': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour, 'w': 7 * 24 * time.Hour}[m[2][0]]
-		longest = max(longest, time.Duration(n)*unit)
-	}
-	text := "retries: " + orUnknown(facts.Retries) + "; redelivery: " + orUnknown(facts.Redelivery)
-	switch {
-	case longest == 0 && facts.Retries == "none":
-		return 24 * time.Hour, text
-	case longest == 0:
-		return overlapUnknown, text
-	}
-	return max((longest + longest/10).Round(time.Minute), 24*time.Hour), text
+	return "retries: " + orUnknown(facts.Retries) + "; redelivery: " + orUnknown(facts.Redelivery)
 }
 
 func orUnknown(s string) string {
