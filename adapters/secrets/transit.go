@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,13 +22,15 @@ type Transit struct {
 // transitTypes are the types of transit keys that can wrap keys here: each authenticates what it encrypts.
 var transitTypes = []string{"aes256-gcm96", "aes128-gcm96", "chacha20-poly1305", "xchacha20-poly1305"}
 
+var transitName = regexp.MustCompile(`^(\w[\w.-]*/)+\w[\w.-]*$`)
+
 // transitPrefix stands before the version of the key in each ciphertext.
 const transitPrefix = "vault:v"
 
 // NewTransit names a key as MOUNT/KEY. It checks the config and does not use the network; cfg.Mount means nothing here.
 func NewTransit(cfg VaultConfig, name string) (*Transit, error) {
 	i := strings.LastIndexByte(name, '/')
-	if i <= 0 || i == len(name)-1 || strings.ContainsAny(name, "?#% ") || strings.Contains(name, "//") || strings.HasPrefix(name, "/") {
+	if !transitName.MatchString(name) {
 		return nil, errors.New("names no key: write it as vault:MOUNT/KEY, such as vault:transit/weir")
 	}
 	client, err := newVaultClient(cfg)

@@ -241,7 +241,7 @@ func (v *vaultClient) renew(ctx context.Context, now time.Time) bool {
 	}
 	status, err := v.do(ctx, http.MethodPost, "/v1/auth/token/renew-self", v.token.value, struct{}{}, &answer)
 	switch {
-	case err != nil || status >= 500:
+	case err != nil || passes(status):
 		v.token.renewAt = now.Add(vaultRelogin)
 	case status != http.StatusOK || answer.Auth.ClientToken == "":
 		v.token = vaultToken{}
@@ -253,6 +253,11 @@ func (v *vaultClient) renew(ctx context.Context, now time.Time) bool {
 		return true
 	}
 	return false
+}
+
+// passes says that an answer is about Vault's state and not about the request: sealed, standing by, not yet replicated, busy.
+func passes(status int) bool {
+	return status >= 500 || status == http.StatusTooManyRequests || status == http.StatusPreconditionFailed || status == 472 || status == 473
 }
 
 func (v *vaultClient) login(ctx context.Context, now time.Time) (vaultToken, error) {
@@ -280,7 +285,7 @@ func (v *vaultClient) login(ctx context.Context, now time.Time) (vaultToken, err
 	switch {
 	case err != nil:
 		return vaultToken{}, err
-	case status >= 500 || status == http.StatusTooManyRequests:
+	case passes(status):
 		return vaultToken{}, fmt.Errorf("%w: Vault answers %d to the %s login", ErrUnavailable, status, v.cfg.Auth)
 	case status != http.StatusOK || answer.Auth.ClientToken == "":
 		return vaultToken{}, fmt.Errorf("%w: Vault refuses the %s login with %d: check role and credential", ErrUnavailable, v.cfg.Auth, status)
@@ -304,7 +309,7 @@ func (v *vaultClient) givenToken(ctx context.Context, now time.Time) (vaultToken
 	switch {
 	case err != nil:
 		return vaultToken{}, err
-	case status >= 500:
+	case passes(status):
 		return vaultToken{}, fmt.Errorf("%w: Vault answers %d", ErrUnavailable, status)
 	case status != http.StatusOK:
 		return vaultToken{}, fmt.Errorf("%w: Vault refuses the token in %s: put a valid one there", ErrUnavailable, v.cfg.TokenFile)
