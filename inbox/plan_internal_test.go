@@ -37,17 +37,21 @@ var recurring = []struct {
 	{"inbox page", inboxPageSQL, "uuid, uuid, int", []string{"webhook_inbox_pkey"}},
 	{"disagree", disagreeSQL, "uuid[]", []string{"webhook_inbox_pkey", "webhook_outbox_delivery_key"}},
 	{"finish", finishSQL, "bigint, uuid, text", []string{"webhook_outbox_pkey", "webhook_inbox_pkey"}},
+	{"group heads", groupHeadsSQL, "text, text[], text[], text[]", []string{"object_head_pkey"}},
+	{"group markers", groupMarkersSQL, "text, text[], text[], text[], uuid[], text[], int[]", nil},
+	{"group finish", groupFinishSQL, "bigint[], uuid[], text", []string{"webhook_outbox_pkey", "webhook_inbox_pkey"}},
+	{"group found", groupFoundSQL, "text, text[], text[], text[], uuid[], int[]", []string{"processed_event_pkey"}},
 	{"retry", retrySQL, "bigint, uuid, text, float8, float8, float8", []string{"webhook_outbox_pkey"}},
 	{"unfinished of a day", unfinishedSQL, "uuid, uuid, uuid", []string{"webhook_outbox_delivery_key", "webhook_inbox_pkey"}},
 	{"events page", eventsPageSQL, "uuid, uuid, int", []string{"webhook_inbox_pkey"}},
 	{"expire events", expireEventsSQL, "uuid[]", []string{"webhook_inbox_pkey", "webhook_outbox_delivery_key", "legal_hold_inbox_id_idx", "legal_hold_endpoint_id_idx"}},
 	{"marks page", markersPageSQL, "uuid, uuid, int", []string{"processed_event_inbox_id_idx"}},
 	{"expire marks", expireMarkersSQL, "uuid[]", []string{"webhook_inbox_pkey", "processed_event_inbox_id_idx"}},
-	{"fail", failSQL, "bigint, uuid, text", []string{"webhook_outbox_pkey", "webhook_inbox_pkey"}},
+	{"fail", failSQL, "bigint, uuid, text, text", []string{"webhook_outbox_pkey", "webhook_inbox_pkey"}},
 }
 
 var (
-	seqScan = regexp.MustCompile(`Seq Scan on (webhook_\w+|processed_event)`)
+	seqScan = regexp.MustCompile(`Seq Scan on (webhook_\w+|processed_event|object_head)`)
 	anyScan = regexp.MustCompile(`(?:Index Scan|Index Only Scan|Bitmap Index Scan)(?: Backward)?(?: using| on) (\w+)`)
 )
 

@@ -31,8 +31,15 @@ type env struct {
 	attempts []processors.FinishedAttempt
 }
 
-// newEnv connects the store through via, which may change the DSN.
+// newEnv has one processor with the given function.
 func newEnv(t *testing.T, spec processors.Spec, fn func(context.Context, processors.Tx, processors.Event) error, via func(dsn string) string) *env {
+	t.Helper()
+	spec.Name, spec.Provider = topic, "stripe"
+	return newEnvOf(t, func(r *processors.Registry) error { return r.Add(spec, processors.Raw(fn)) }, via)
+}
+
+// newEnvOf connects the store through via, which may change the DSN.
+func newEnvOf(t *testing.T, register func(*processors.Registry) error, via func(dsn string) string) *env {
 	t.Helper()
 	dsn := devstacktest.DSN(t)
 	e := &env{t: t}
@@ -63,8 +70,7 @@ func newEnv(t *testing.T, spec processors.Spec, fn func(context.Context, process
 		e.store.Close(ctx)
 	})
 	var registry processors.Registry
-	spec.Name, spec.Provider = topic, "stripe"
-	if err := registry.Add(spec, processors.Raw(fn)); err != nil {
+	if err := register(&registry); err != nil {
 		t.Fatal(err)
 	}
 	e.runner, err = processors.NewRunner(processors.RunnerConfig{Store: e.store, Registry: &registry, OnFinished: func(f processors.FinishedAttempt) {
@@ -99,7 +105,12 @@ func (e *env) number(sql string, args ...any) (n int) {
 // accept stores n events, evt_0 and on.
 func (e *env) accept(n int) {
 	e.t.Helper()
-	for i := range n {
+	e.acceptFrom(0, n)
+}
+
+func (e *env) acceptFrom(from, to int) {
+	e.t.Helper()
+	for i := from; i < to; i++ {
 		_, err := e.store.Accept(e.t.Context(), inbox.Receipt{
 			Provider: "stripe", EndpointID: "main", ReceivedAt: time.Now(), Body: fmt.Appendf(nil, `{"n":%d}`, i),
 			Headers: []inbox.Header{{Name: "X-Number", Value: fmt.Sprint(i)}},
