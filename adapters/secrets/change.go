@@ -1,7 +1,7 @@
 package secrets
 
 import (
-	"bytes"
+	"crypto/hmac"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -129,7 +129,7 @@ func (d Document) encode(marshal func(any) ([]byte, error)) ([]byte, error) {
 		return nil, errors.New("the document cannot be written")
 	}
 	again, err := Parse(text)
-	if err != nil || !slices.EqualFunc(again.Versions, d.Versions, func(a, b Version) bool { return a.ID == b.ID && bytes.Equal(a.Value, b.Value) }) {
+	if err != nil || !slices.EqualFunc(again.Versions, d.Versions, func(a, b Version) bool { return a.ID == b.ID && hmac.Equal(a.Value, b.Value) }) {
 		return nil, errors.New("the changed document would not read back: change it by hand")
 	}
 	return text, nil
