@@ -232,7 +232,7 @@ func (s *Store) Retry(ctx context.Context, d *Delivery, b Backoff, cause string)
 const failSQL = `
 with f as (
   update weir.webhook_outbox set lease_token = null, lease_until = null,
-    status = 'FAILED', failed_at = clock_timestamp(), last_error = $3
+    status = 'FAILED', failed_at = clock_timestamp(), last_error = $3, fingerprint = $4
   where outbox_id = $1 and lease_token = $2 and coalesce(status, '') = 'PENDING' returning inbox_id
 )
 update weir.webhook_inbox i set
@@ -241,9 +241,14 @@ update weir.webhook_inbox i set
   finished_at = case when i.open_deliveries > 1 then null else clock_timestamp() end
 from f where i.inbox_id = any (array[f.inbox_id])`
 
-// Fail ends a delivery as FAILED. It stays until an operator replays it. cause must be masked already.
+// Fail is FailAs without a fingerprint.
 func (s *Store) Fail(ctx context.Context, d *Delivery, cause string) error {
-	return s.write1(ctx, "fail", failSQL, d.OutboxID, d.LeaseToken, sanitise(cause))
+	return s.FailAs(ctx, d, Failure{Cause: cause})
+}
+
+// FailAs ends a delivery as FAILED. It stays until an operator replays or discards it.
+func (s *Store) FailAs(ctx context.Context, d *Delivery, f Failure) error {
+	return s.write1(ctx, "fail", failSQL, d.OutboxID, d.LeaseToken, sanitise(f.Cause), cutFingerprint(f.Fingerprint))
 }
 
 const giveBackSQL = `

@@ -332,7 +332,7 @@ func TestStore_FailAndReplay(t *testing.T) {
 	if n := <-reopened + <-reopened; n != 1 {
 		t.Errorf("reopened %d times", n)
 	}
-	if n := one[int](t, b, `select count(*) from weir.operator_action`); n != 1 {
+	if n := one[int](t, b, `select count(*) from weir.operator_action where action = 'replay'`); n != 1 {
 		t.Errorf("%d audit rows", n)
 	}
 	if _, err := b.db.Exec(t.Context(), `delete from weir.operator_action`); err == nil {

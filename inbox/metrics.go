@@ -13,6 +13,8 @@ type metrics struct {
 	expired          *prometheus.CounterVec
 	keptDays         *prometheus.GaugeVec
 	keptEvents       prometheus.Gauge
+	replayed         *prometheus.CounterVec
+	replayStopped    prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -50,6 +52,17 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m.keptEvents = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "weir_expired_kept_events", Help: "Events past their retention that are kept: not finished, failed, or held.",
 	})
+	m.replayed = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "weir_replayed_total", Help: "Deliveries of replays and backfills, by what became of them.",
+	}, []string{"kind", "result"})
+	m.replayStopped = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "weir_replay_stopped_total", Help: "Replays and backfills that their error budget has stopped.",
+	})
+	for _, kind := range []ReplayKind{KindReplay, KindBackfill} {
+		for _, result := range []string{"reopened", "done", "failed"} {
+			m.replayed.WithLabelValues(string(kind), result)
+		}
+	}
 	for _, kind := range []string{"payload_day", "stray", "data_key", "event", "mark"} {
 		m.expired.WithLabelValues(kind)
 	}
@@ -61,7 +74,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	if reg != nil {
 		reg.MustRegister(m.commitSeconds, m.commitEvents, m.commitUnknown, m.splits, m.payloadConflicts, m.defaultPartition,
-			m.unreadable, m.expired, m.keptDays, m.keptEvents)
+			m.unreadable, m.expired, m.keptDays, m.keptEvents, m.replayed, m.replayStopped)
 	}
 	return m
 }
