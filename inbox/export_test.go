@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -37,4 +38,17 @@ func MoveDataKeys(ctx context.Context, s *Store, days int) error {
 		}
 		return nil
 	})
+}
+
+// OpenSealed opens a payload as it is stored.
+func OpenSealed(ctx context.Context, s *Store, payloadID uuid.UUID, endpointID string, sealed []byte) ([]byte, error) {
+	body, _, err := s.sealer.open(ctx, payloadID, endpointID, sealed)
+	return body, err
+}
+
+// ForgetDataKeys makes the store open its data keys anew, as a process does that has just started.
+func ForgetDataKeys(s *Store) {
+	s.sealer.mu.Lock()
+	defer s.sealer.mu.Unlock()
+	clear(s.sealer.byID)
 }

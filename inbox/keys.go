@@ -223,10 +223,27 @@ func missing(key wrappedKey, err error) error {
 	return err
 }
 
+// rewrap wraps keys anew and stores them. What the wrapping ring holds itself it need not give out for that.
 func (k *Keyring) rewrap(ctx context.Context, tx pgx.Tx, keys []wrappedKey) error {
-	fresh, err := k.ring.rewrap(ctx, keys)
+	var own []wrappedKey
+	for _, key := range keys {
+		if k.holds(k.ring, key.kek()) {
+			own = append(own, key)
+		}
+	}
+	rewrapped, err := k.ring.rewrap(ctx, own)
 	if err != nil {
+		// One that does not open may fail the whole call: the ring is asked for each, so that its day is named.
+		if one := k.openAll(ctx, own); one != nil {
+			return one
+		}
 		return err
+	}
+	fresh := make([][]byte, len(keys))
+	for i, key := range keys {
+		if k.holds(k.ring, key.kek()) {
+			fresh[i], rewrapped = rewrapped[0], rewrapped[1:]
+		}
 	}
 	for i, key := range keys {
 		if fresh[i] == nil {

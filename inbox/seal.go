@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"bytes"
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
@@ -79,8 +80,8 @@ const dayLayout = "2006-01-02"
 // insertDataKeySQL leaves an existing key alone: of several processes one makes the day's key.
 const (
 	insertDataKeySQL = `insert into weir.data_key (day, wrapped) values ($1::date, $2) on conflict (day) do nothing`
-	dataKeyByDaySQL  = `select data_key_id, wrapped from weir.data_key where day = $1::date`
-	dataKeyByIDSQL   = `select day::text, wrapped from weir.data_key where data_key_id = $1`
+	dataKeyByDaySQL  = `select data_key_id, day::text, wrapped from weir.data_key where day = $1::date`
+	dataKeyByIDSQL   = `select data_key_id, day::text, wrapped from weir.data_key where data_key_id = $1`
 	goneDataKeysSQL  = `
 select h.id from unnest($1::integer[]) as h (id)
 where not exists (select from weir.data_key k where k.data_key_id = h.id)`
@@ -127,18 +128,34 @@ func (s *sealer) ensureDay(ctx context.Context, day string) (*dataKey, error) {
 			return key, nil
 		}
 	}
-	key := wrappedKey{day: day}
-	err := s.pool.QueryRow(ctx, dataKeyByDaySQL, day).Scan(&key.id, &key.wrapped)
+	key, err := s.find(ctx, dataKeyByDaySQL, day)
 	if errors.Is(err, pgx.ErrNoRows) {
 		if err = s.makeDataKey(ctx, day); err != nil {
 			return nil, err
 		}
-		err = s.pool.QueryRow(ctx, dataKeyByDaySQL, day).Scan(&key.id, &key.wrapped)
+		key, err = s.find(ctx, dataKeyByDaySQL, day)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("inbox: data key of %s: %w", day, err)
 	}
-	return s.unwrap(ctx, key)
+	return key, nil
+}
+
+// find opens the data key that a statement finds. One that does not open may have been wrapped anew since it was read, and
+// the key that had wrapped it taken away: only what is still there unchanged is not to be opened.
+func (s *sealer) find(ctx context.Context, sql string, arg any) (*dataKey, error) {
+	var before []byte
+	for {
+		var wrapped wrappedKey
+		if err := s.pool.QueryRow(ctx, sql, arg).Scan(&wrapped.id, &wrapped.day, &wrapped.wrapped); err != nil {
+			return nil, err
+		}
+		key, err := s.unwrap(ctx, wrapped)
+		if !errors.Is(err, ErrPayloadUnreadable) || bytes.Equal(wrapped.wrapped, before) {
+			return key, err
+		}
+		before = wrapped.wrapped
+	}
 }
 
 // makeDataKey stores a key for the day, wrapped by the primary key of now, so that a former one goes out of use by itself. It
@@ -217,14 +234,11 @@ func (s *sealer) keyByID(ctx context.Context, id uint32) (*dataKey, error) {
 	call := s.unwrapping.DoChan(strconv.FormatUint(uint64(id), 10), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unwrapTimeout)
 		defer cancel()
-		wrapped := wrappedKey{id: int32(id)}
-		if err := s.pool.QueryRow(ctx, dataKeyByIDSQL, wrapped.id).Scan(&wrapped.day, &wrapped.wrapped); err != nil {
-			if errors.Is(err, pgx.ErrNoRows) {
-				return nil, unreadable(causeKeyGone, "its data key is gone")
-			}
-			return nil, err
+		key, err := s.find(ctx, dataKeyByIDSQL, int32(id))
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil, unreadable(causeKeyGone, "its data key is gone")
 		}
-		return s.unwrap(ctx, wrapped)
+		return key, err
 	})
 	select {
 	case got := <-call:
