@@ -157,6 +157,9 @@ func (a *attempt) waitForTry(ctx context.Context, try int) bool {
 
 func (a *attempt) decode() (apply applyFunc, err error) {
 	defer recoverInto(&err)
+	if err := a.spec.Versions.check(a.spec.Name, a.event); err != nil {
+		return nil, err
+	}
 	if a.handler.all != nil {
 		if a.item, err = a.handler.item(a.event); err == nil {
 			apply = a.handler.all([]any{a.item})

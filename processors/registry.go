@@ -33,6 +33,7 @@ type Team struct {
 func (r *Registry) Add(spec Spec, handler Handler) error {
 	spec.Endpoints = slices.Clone(spec.Endpoints)
 	spec.Types = slices.Clone(spec.Types)
+	spec.Versions.Known = slices.Clone(spec.Versions.Known)
 	spec = spec.withDefaults()
 	if err := spec.validate(); err != nil {
 		return err

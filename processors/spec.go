@@ -49,6 +49,9 @@ type Spec struct {
 	Types []string
 	// Order says what to do about events of one object that overtake each other. Defaults to nil: applied as they come.
 	Order Order
+	// Versions are the versions of the payload that the handler understands; an event of another one is FAILED with that
+	// reason and never decoded. Defaults to none: the handler takes every payload.
+	Versions Versions
 	// Workers is how many events of this processor one process handles at a time. Defaults to 8, at most 256.
 	Workers int
 	// Timeout is how long one call of the handler may take, including its statements. Defaults to 30 seconds, at least
@@ -121,6 +124,9 @@ func (s Spec) validate() error {
 		return fault("Backoff.Base is %v; give a positive duration of at most Backoff.Max (%v)", s.Backoff.Base, s.Backoff.Max)
 	case s.Backoff.Max > BackoffMax:
 		return fault("Backoff.Max is %v; give at most %v", s.Backoff.Max, BackoffMax)
+	}
+	if why := s.Versions.fault(); why != "" {
+		return fault("Versions: %s", why)
 	}
 	for _, p := range s.Endpoints {
 		if why := patternFault(p); why != "" {
