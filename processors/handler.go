@@ -1,6 +1,7 @@
 package processors
 
 import (
+	"bytes"
 	"context"
 	stdjson "encoding/json"
 	"errors"
@@ -36,8 +37,9 @@ func Raw(fn func(ctx context.Context, tx Tx, ev Event) error) Handler {
 
 // JSON makes a Handler of a function that takes the payload as a T. The whole request body is decoded into it, before
 // the transaction is opened; unknown fields are ignored, names are compared exactly, bytes that are not UTF-8 become
-// U+FFFD, and a number that meets an any becomes a json.Number of encoding/json, which keeps its digits. A payload that
-// is no JSON, names a member twice, or does not fit T is rejected: the event is FAILED with the byte position and the
+// U+FFFD, and a number that meets an any becomes a json.Number of encoding/json, which keeps its digits. A field of type
+// json.Number takes a number, or a string that holds one, with its digits; an integer field takes no number with a
+// fraction, an exponent or too many digits. A payload that is no JSON, names a member twice, or does not fit T is rejected: the event is FAILED with the byte position and the
 // types involved, never with content.
 func JSON[T any](fn func(ctx context.Context, tx Tx, ev Event, payload T) error) Handler {
 	if fn == nil {
@@ -53,17 +55,39 @@ func JSON[T any](fn func(ctx context.Context, tx Tx, ev Event, payload T) error)
 }
 
 // digits keeps numbers out of float64, which would change ids above 2^53.
-var digits = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *any) error {
-	if dec.PeekKind() != '0' {
-		return errors.ErrUnsupported // decode as usual
-	}
-	number, err := dec.ReadValue()
-	if err != nil {
-		return err
-	}
-	*v = stdjson.Number(number)
-	return nil
-}))
+var digits = json.WithUnmarshalers(json.JoinUnmarshalers(
+	json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *any) error {
+		if dec.PeekKind() != '0' {
+			return errors.ErrUnsupported // decode as usual
+		}
+		number, err := dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		*v = stdjson.Number(number)
+		return nil
+	}),
+	// Some providers write amounts as numbers, others the same amounts as strings.
+	json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *stdjson.Number) error {
+		kind := dec.PeekKind()
+		if kind != '0' && kind != '"' {
+			return errors.ErrUnsupported
+		}
+		value, err := dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		if kind == '"' {
+			if value, err = jsontext.AppendUnquote(nil, value); err != nil || value.Kind() != '0' || !value.IsValid() || bytes.ContainsAny(value, " \t\r\n") {
+				return errNoNumber
+			}
+		}
+		*v = stdjson.Number(value)
+		return nil
+	}),
+))
+
+var errNoNumber = errors.New("a string that is no number")
 
 // decodeError carries a text that is free of payload by construction, so it is saved without masking.
 type decodeError struct{ reason string }
