@@ -241,7 +241,7 @@ func (a *App) openReconciler(context.Context) (err error) {
 	}
 	pace := a.cfg.Reconcile.Interval
 	cfg := reconcile.Config{Store: a.store, ExpiredInterval: pace, LostInterval: pace, Log: a.log, Metrics: a.metrics,
-		Retention: a.cfg.Retention.inbox()}
+		Retention: a.cfg.Retention.inbox(), EndpointPayloads: a.cfg.endpointPayloads()}
 	for _, s := range a.opts.Registry.Specs() {
 		cfg.Topics = append(cfg.Topics, s.Name)
 	}

@@ -174,8 +174,17 @@ type Endpoint struct {
 	Tolerance time.Duration `yaml:"tolerance"`
 	// Settings are the adapter's own knobs.
 	Settings map[string]string `yaml:"settings"`
+	// Retention keeps this endpoint's payloads for a shorter time than all.
+	Retention EndpointRetention `yaml:"retention"`
 	// Disabled endpoints answer 404.
 	Disabled bool `yaml:"disabled"`
+}
+
+// EndpointRetention is what an endpoint may say of its own about retention.
+type EndpointRetention struct {
+	// PayloadDays is how many days payloads are kept beyond the day of their receipt, at most retention.payload_days. 0 means as
+	// many as that.
+	PayloadDays int `yaml:"payload_days"`
 }
 
 // PublicKey names one public key of a provider.
@@ -386,6 +395,17 @@ func (c Config) withDefaults() Config {
 // inbox is the retention as the inbox wants it.
 func (r Retention) inbox() inbox.Retention {
 	return inbox.Retention{Payloads: time.Duration(r.PayloadDays) * 24 * time.Hour, Events: time.Duration(r.EventDays) * 24 * time.Hour}
+}
+
+// endpointPayloads is how long payloads are kept where an endpoint keeps them for a shorter time than all.
+func (c Config) endpointPayloads() map[string]time.Duration {
+	keep := map[string]time.Duration{}
+	for _, ep := range c.Endpoints {
+		if d := ep.Retention.PayloadDays; d > 0 && d < c.Retention.PayloadDays {
+			keep[ep.ID] = time.Duration(d) * 24 * time.Hour
+		}
+	}
+	return keep
 }
 
 // resolve makes a path of the config relative to the folder that the config file stands in.

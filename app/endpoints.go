@@ -134,6 +134,10 @@ func (c Config) openEndpoint(k *checker, registry *adapters.Registry, cache *sec
 	} else if ep.Rate == 0 && ep.Burst > 0 && ep.Burst != c.Limits.EndpointBurst {
 		k.add(key+".burst", "set the rate too, or leave both out", "a burst without a rate limits nothing")
 	}
+	if most := c.withDefaults().Retention.PayloadDays; ep.Retention.PayloadDays < 0 || ep.Retention.PayloadDays > most {
+		k.add(key+".retention.payload_days", fmt.Sprintf("give 1 to %d or leave it out; to keep payloads longer raise retention.payload_days, for all endpoints", most),
+			"is not within retention.payload_days: all payloads of a day go together then")
+	}
 	if ep.PublicURL != "" {
 		if problem := checkURL(ep.PublicURL); problem != "" {
 			k.add(key+".public_url", "write it as the provider calls it", "%s", problem)

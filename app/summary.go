@@ -70,6 +70,9 @@ func (c Config) describeEndpoint(ep Endpoint) string {
 	if ep.Rate > 0 {
 		parts = append(parts, fmt.Sprintf("%g/s", ep.Rate))
 	}
+	if d := ep.Retention.PayloadDays; d > 0 {
+		parts = append(parts, fmt.Sprintf("payloads %d days", d))
+	}
 	if !c.BodyIntegrity(ep) {
 		parts = append(parts, NoBodyIntegrity)
 	}

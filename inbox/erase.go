@@ -80,7 +80,11 @@ from refs r join weir.webhook_inbox i on i.inbox_id > r.payload_id
   and i.raw_payload_ref = r.ref
 order by i.inbox_id`
 
-	erasePayloadsSQL = `delete from weir.webhook_payload where payload_id = any ($1::uuid[])`
+	// erasePayloadsSQL names the bounds too, by which the days without any of them are left out.
+	erasePayloadsSQL = `
+with gone as (
+  delete from weir.webhook_payload where payload_id = any ($1::uuid[]) and payload_id >= $2 and payload_id <= $3 returning payload_id)
+select count(distinct payload_id) from gone`
 
 	auditEraseSQL = `
 insert into weir.operator_action (operator, action, reason, inbox_id)
@@ -116,7 +120,7 @@ func (s *Store) Erase(ctx context.Context, r EraseRequest) ([]EraseRow, error) {
 		if !r.Apply || len(payloads) == 0 {
 			return nil
 		}
-		if _, err := tx.Exec(ctx, erasePayloadsSQL, payloads); err != nil {
+		if _, err := s.erasePayloads(ctx, tx, payloads); err != nil {
 			return err
 		}
 		var gone []uuid.UUID
@@ -129,6 +133,16 @@ func (s *Store) Erase(ctx context.Context, r EraseRequest) ([]EraseRow, error) {
 		return err
 	})
 	return rows, wrap("erase", err)
+}
+
+// erasePayloads removes what is stored of payloads, and says of how many there was something.
+func (s *Store) erasePayloads(ctx context.Context, tx pgx.Tx, payloads []uuid.UUID) (n int, err error) {
+	if len(payloads) == 0 {
+		return 0, nil
+	}
+	from, to := bounds(payloads)
+	err = tx.QueryRow(ctx, erasePayloadsSQL, payloads, from, to).Scan(&n)
+	return n, err
 }
 
 func (s *Store) eraseIDs(ctx context.Context, tx pgx.Tx, r EraseRequest) ([]uuid.UUID, error) {

@@ -63,7 +63,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			m.replayed.WithLabelValues(string(kind), result)
 		}
 	}
-	for _, kind := range []string{"payload_day", "stray", "data_key", "event", "mark"} {
+	for _, kind := range []string{"payload_day", "payload", "stray", "data_key", "event", "mark"} {
 		m.expired.WithLabelValues(kind)
 	}
 	for _, why := range []string{"unfinished", "held"} {

@@ -35,7 +35,9 @@ type Store interface {
 	EnsurePartitions(ctx context.Context, now time.Time, ahead int) error
 	EnsureDataKeys(ctx context.Context) error
 	ExpirePayloads(ctx context.Context, r inbox.Retention) (inbox.ExpiredPayloads, error)
+	ExpireEndpointPayloads(ctx context.Context, r inbox.Retention, keep map[string]time.Duration) (inbox.ExpiredEndpointPayloads, error)
 	ExpireEvents(ctx context.Context, r inbox.Retention) (inbox.ExpiredEvents, error)
+	AdvanceReplays(ctx context.Context) (reopened int, err error)
 }
 
 // Streams is what the checks need of Redis. Lost and ReapConsumers return streams.ErrAway while Redis is away.
@@ -79,10 +81,15 @@ type Config struct {
 	PartitionsAhead int
 	// Retention says how long payloads and events are kept; zero means its defaults.
 	Retention inbox.Retention
+	// EndpointPayloads is how long payloads of single endpoints are kept, where that is shorter than Retention says.
+	EndpointPayloads map[string]time.Duration
 	// RetentionInterval is the pause between two looks for what is too old. Default 10 min.
 	RetentionInterval time.Duration
 	// RetentionMax bounds the time in which one round deletes events; the next round goes on. Default 5 min.
 	RetentionMax time.Duration
+	// ReplayInterval is the pause between two steps of the replays and backfills that run. Default 1 s; what a run's rate grants
+	// in more than 2 s is forfeited.
+	ReplayInterval time.Duration
 	// PageMax is the number of rows one statement looks at. Default 1,000.
 	PageMax int
 	// PagesMax is the number of pages one round looks at; the next round goes on from there. Default 100.
@@ -113,6 +120,7 @@ func (c Config) withDefaults() Config {
 	def(&c.StorageInterval, 10*time.Minute)
 	def(&c.RetentionInterval, 10*time.Minute)
 	def(&c.RetentionMax, 5*time.Minute)
+	def(&c.ReplayInterval, time.Second)
 	num(&c.PartitionsAhead, 7)
 	num(&c.PageMax, 1000)
 	num(&c.PagesMax, 100)
@@ -167,6 +175,7 @@ func New(cfg Config) (*Reconciler, error) {
 		{name: "counters", every: c.CountersInterval, once: r.eventCounters},
 		{name: "storage", every: c.StorageInterval, once: r.storage},
 		{name: "retention", every: c.RetentionInterval, once: r.retention},
+		{name: "replays", every: c.ReplayInterval, once: c.Store.AdvanceReplays},
 	}
 	if c.Streams != nil {
 		r.checks = append(r.checks, r.lost, &check{name: "consumers", every: c.ConsumersInterval, once: r.deadConsumers})
@@ -179,7 +188,7 @@ func New(cfg Config) (*Reconciler, error) {
 
 func (r *Reconciler) register(reg prometheus.Registerer) error {
 	r.changed = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "weir_reconciled_total", Help: "Rows repaired, by check. A repaired delivery never counts as an attempt.",
+		Name: "weir_reconciled_total", Help: "Rows repaired, by check. A repaired delivery never counts as an attempt. The check replays counts what it has reopened.",
 	}, []string{"check"})
 	r.errors = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "weir_reconcile_errors_total", Help: "Rounds that ended with an error, by check.",
