@@ -210,9 +210,7 @@ func (t *Transit) fault(status int, capability, operation string) error {
 		return fmt.Errorf("%w: there is no transit engine at %s: enable it, or correct the mount", ErrUnavailable, t.mount)
 	case status == http.StatusBadRequest:
 		return fmt.Errorf("%w: Vault answers 400 to %s: is there a key %s of type aes256-gcm96?", ErrUnavailable, operation, t.key)
-	case status == http.StatusServiceUnavailable:
-		return fmt.Errorf("%w: Vault answers 503: unseal it, or wait for its active node", ErrUnavailable)
 	default:
-		return fmt.Errorf("%w: Vault answers %d", ErrUnavailable, status)
+		return fmt.Errorf("%w: Vault answers %s", ErrUnavailable, state(status))
 	}
 }

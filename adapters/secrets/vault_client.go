@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -260,6 +261,14 @@ func passes(status int) bool {
 	return status >= 500 || status == http.StatusTooManyRequests || status == http.StatusPreconditionFailed || status == 472 || status == 473
 }
 
+// state is a status with what it means for whoever runs the server.
+func state(status int) string {
+	if status == http.StatusServiceUnavailable {
+		return "503 (unseal it, or wait for its active node)"
+	}
+	return strconv.Itoa(status)
+}
+
 func (v *vaultClient) login(ctx context.Context, now time.Time) (vaultToken, error) {
 	var body map[string]string
 	switch v.cfg.Auth {
@@ -286,7 +295,7 @@ func (v *vaultClient) login(ctx context.Context, now time.Time) (vaultToken, err
 	case err != nil:
 		return vaultToken{}, err
 	case passes(status):
-		return vaultToken{}, fmt.Errorf("%w: Vault answers %d to the %s login", ErrUnavailable, status, v.cfg.Auth)
+		return vaultToken{}, fmt.Errorf("%w: Vault answers %s to the %s login", ErrUnavailable, state(status), v.cfg.Auth)
 	case status != http.StatusOK || answer.Auth.ClientToken == "":
 		return vaultToken{}, fmt.Errorf("%w: Vault refuses the %s login with %d: check role and credential", ErrUnavailable, v.cfg.Auth, status)
 	}
@@ -310,7 +319,7 @@ func (v *vaultClient) givenToken(ctx context.Context, now time.Time) (vaultToken
 	case err != nil:
 		return vaultToken{}, err
 	case passes(status):
-		return vaultToken{}, fmt.Errorf("%w: Vault answers %d", ErrUnavailable, status)
+		return vaultToken{}, fmt.Errorf("%w: Vault answers %s to the look at its token", ErrUnavailable, state(status))
 	case status != http.StatusOK:
 		return vaultToken{}, fmt.Errorf("%w: Vault refuses the token in %s: put a valid one there", ErrUnavailable, v.cfg.TokenFile)
 	}
