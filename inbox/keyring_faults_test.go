@@ -111,7 +111,7 @@ func TestKeyring_ServerFaults(t *testing.T) {
 		"of another type": {"of a type that cannot wrap keys", func(_ *testing.T, d *vaulttest.Server, _ *secrets.VaultConfig) {
 			d.Keys["transit/weir"].Type = "ed25519"
 		}},
-		"sealed":        {"503 (unseal it, func(_ *testing.T, d *vaulttest.Server, _ *secrets.VaultConfig) { d.Status = 503 }},
+		"sealed":        {"503 (unseal it", func(_ *testing.T, d *vaulttest.Server, _ *secrets.VaultConfig) { d.Status = 503 }},
 		"not reachable": {"does not answer", func(_ *testing.T, d *vaulttest.Server, _ *secrets.VaultConfig) { d.Close() }},
 		"no Vault":      {"refuses the approle login with 200", func(_ *testing.T, d *vaulttest.Server, _ *secrets.VaultConfig) { d.Status = 200 }},
 		"TLS not trusted": {"is not trusted", func(t *testing.T, _ *vaulttest.Server, c *secrets.VaultConfig) {

@@ -120,9 +120,9 @@ func TestSeal_TamperedDeliveriesFailOnce(t *testing.T) {
 		"one byte cut":          {set(`substr(sealed, 1, length(sealed) - 1)`, 3), "changed"},
 		"moved": {fmt.Sprintf(`delete from weir.webhook_payload where `+victim+`;
 			insert into weir.webhook_payload select `+of+`, seq, sealed from weir.webhook_payload where payload_id = `+of, "victim", "victim", "twin"), "changed"},
-		"moved to an endpoint":  {`update weir.webhook_inbox set endpoint_id = 'other' where provider_event_id = 'victim'`, "changed"},
-		"swapped":               {fmt.Sprintf(swap, ""), "changed"},
-		"swapped a piece":       {fmt.Sprintf(swap, "p.seq = 1 and"), "changed"},
+		"moved to an endpoint": {`update weir.webhook_inbox set endpoint_id = 'other' where provider_event_id = 'victim'`, "changed"},
+		"swapped":              {fmt.Sprintf(swap, ""), "changed"},
+		"swapped a piece":      {fmt.Sprintf(swap, "p.seq = 1 and"), "changed"},
 		"pieces in another order": {fmt.Sprintf(`update weir.webhook_payload p set sealed = q.sealed from weir.webhook_payload q
 			where p.payload_id = q.payload_id and p.`+victim+` and p.seq in (1, 2) and q.seq = 3 - p.seq`, "victim"), "changed"},
 		"gone": {fmt.Sprintf(`delete from weir.webhook_payload where `+victim, "victim"), "missing"},
