@@ -367,7 +367,7 @@ func (a *attempt) settle(res *result) (ack bool) {
 		b := inbox.Backoff{Base: a.spec.Backoff.Base, Max: a.spec.Backoff.Max, Exactly: res.after}
 		err = a.r.store.Retry(ctx, a.d, b, res.reason)
 	case VerdictRejected, VerdictFailed:
-		err = a.r.store.Fail(ctx, a.d, res.reason)
+		err = a.r.store.FailAs(ctx, a.d, inbox.Failure{Cause: res.reason, Fingerprint: fingerprint(a.spec.Name, res.reason, res.stack)})
 	case VerdictStopped:
 		err = a.r.store.GiveBack(ctx, a.d)
 	case VerdictFenced, VerdictUnknown:

@@ -24,7 +24,7 @@ type fakeStore struct {
 	finished inbox.Outcome
 	// commit, if set, gives the error of each Complete after apply has returned nil.
 	commit func() error
-	// settle is the error of Retry, Fail and GiveBack.
+	// settle is the error of Retry, FailAs and GiveBack.
 	settle error
 	tx     *fakeTx
 
@@ -77,11 +77,11 @@ func (s *fakeStore) Retry(_ context.Context, _ *inbox.Delivery, b inbox.Backoff,
 	return s.settle
 }
 
-func (s *fakeStore) Fail(_ context.Context, _ *inbox.Delivery, cause string) error {
+func (s *fakeStore) FailAs(_ context.Context, _ *inbox.Delivery, f inbox.Failure) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failed++
-	s.causes = append(s.causes, cause)
+	s.causes = append(s.causes, f.Cause)
 	return s.settle
 }
 

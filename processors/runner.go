@@ -29,9 +29,9 @@ type Store interface {
 	// CompleteGroup does the same for several deliveries in one transaction. It must return inbox.ErrGroupBroken where
 	// that cannot be; then nothing is committed.
 	CompleteGroup(ctx context.Context, g inbox.Group) ([]inbox.GroupResult, error)
-	// Retry, Fail and GiveBack end the lease; each must return inbox.ErrLeaseLost as above.
+	// Retry, FailAs and GiveBack end the lease; each must return inbox.ErrLeaseLost as above.
 	Retry(ctx context.Context, d *inbox.Delivery, b inbox.Backoff, cause string) error
-	Fail(ctx context.Context, d *inbox.Delivery, cause string) error
+	FailAs(ctx context.Context, d *inbox.Delivery, f inbox.Failure) error
 	GiveBack(ctx context.Context, d *inbox.Delivery) error
 }
 
