@@ -34,6 +34,7 @@ type cli struct {
 	TestKey   testKeyCmd   `cmd:"" name:"test-key" help:"Make a pair of keys to send samples of a provider that signs with a private key."`
 	Providers providersCmd `cmd:"" help:"List the providers that weir knows, their schemes and samples."`
 	Events    eventsCmd    `cmd:"" help:"Look at accepted events and run them again."`
+	Doctor    doctorCmd    `cmd:"" help:"Check what weir rests on: settings and state of Postgres, Redis, clock and host, each with the remedy."`
 	Bench     benchCmd     `cmd:"" help:"Measure how fast this machine acknowledges."`
 	Version   versionCmd   `cmd:"" help:"Print the version."`
 
