@@ -93,7 +93,11 @@ func (s *Store) Complete(ctx context.Context, d *Delivery, c Completion, apply f
 		return "", s.whyNotFinished(ctx, tx, d, xid)
 	}
 	fault.Point("worker.before_commit")
-	return s.commitCompletion(ctx, tx, d, outcome, xid != "")
+	outcome, err = s.commitCompletion(ctx, tx, d, outcome, xid != "")
+	if err == nil && len(effects) > 0 {
+		s.effectsCommitted()
+	}
+	return outcome, err
 }
 
 // finish writes the effects, deletes the outbox row and closes the event if our lease still holds. The handler's planner settings end here:

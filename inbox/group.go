@@ -136,7 +136,11 @@ func (s *Store) CompleteGroup(ctx context.Context, g Group) ([]GroupResult, erro
 		return nil, broken(err)
 	}
 	fault.Point("worker.before_commit")
-	return run.commit(ctx, applied)
+	results, err := run.commit(ctx, applied)
+	if err == nil && slices.ContainsFunc(run.effects, func(e []NewEffect) bool { return len(e) > 0 }) {
+		s.effectsCommitted()
+	}
+	return results, err
 }
 
 func broken(err error) error { return fmt.Errorf("%w: %w", ErrGroupBroken, err) }

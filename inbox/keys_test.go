@@ -362,7 +362,7 @@ func TestBR605_CiphertextsDescribeThemselves(t *testing.T) {
 	got := one[string](t, b, `select string_agg(c.table_name || '.' || c.column_name, ' ' order by c.table_name, c.column_name)
 		from information_schema.columns c join information_schema.tables t using (table_schema, table_name)
 		where table_schema = 'weir' and data_type = 'bytea' and t.table_type = 'BASE TABLE' and table_name !~ '_[0-9]{8}$|_default$'`)
-	if want := "data_key.wrapped effect.request webhook_inbox.payload_hash webhook_payload.sealed"; got != want {
+	if want := "data_key.wrapped effect.request effect.request_hash webhook_inbox.payload_hash webhook_payload.sealed"; got != want {
 		t.Errorf("columns of bytes: %s, want %s", got, want)
 	}
 }

@@ -15,6 +15,7 @@ type metrics struct {
 	keptEvents       prometheus.Gauge
 	replayed         *prometheus.CounterVec
 	replayStopped    prometheus.Counter
+	keptEffects      prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -63,7 +64,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			m.replayed.WithLabelValues(string(kind), result)
 		}
 	}
-	for _, kind := range []string{"payload_day", "payload", "stray", "data_key", "event", "mark"} {
+	m.keptEffects = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "weir_expired_kept_effects", Help: "Effects that are not final and older than payloads get; their requests and data keys are kept.",
+	})
+	for _, kind := range []string{"payload_day", "payload", "stray", "data_key", "event", "mark", "effect"} {
 		m.expired.WithLabelValues(kind)
 	}
 	for _, why := range []string{"unfinished", "held"} {
@@ -74,7 +78,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	if reg != nil {
 		reg.MustRegister(m.commitSeconds, m.commitEvents, m.commitUnknown, m.splits, m.payloadConflicts, m.defaultPartition,
-			m.unreadable, m.expired, m.keptDays, m.keptEvents, m.replayed, m.replayStopped)
+			m.unreadable, m.expired, m.keptDays, m.keptEvents, m.keptEffects, m.replayed, m.replayStopped)
 	}
 	return m
 }

@@ -44,14 +44,26 @@ var recurring = []struct {
 	{"retry", retrySQL, "bigint, uuid, text, float8, float8, float8", []string{"webhook_outbox_pkey"}},
 	{"unfinished of a day", unfinishedSQL, "uuid, uuid, uuid", []string{"webhook_outbox_delivery_key", "webhook_inbox_pkey"}},
 	{"events page", eventsPageSQL, "uuid, uuid, int", []string{"webhook_inbox_pkey"}},
-	{"expire events", expireEventsSQL, "uuid[]", []string{"webhook_inbox_pkey", "webhook_outbox_delivery_key", "legal_hold_inbox_id_idx", "legal_hold_endpoint_id_idx"}},
+	{"expire events", expireEventsSQL, "uuid[]", []string{"webhook_inbox_pkey", "webhook_outbox_delivery_key", "effect_inbox_id_processor_step_key", "legal_hold_inbox_id_idx", "legal_hold_endpoint_id_idx"}},
 	{"marks page", markersPageSQL, "uuid, uuid, int", []string{"processed_event_inbox_id_idx"}},
 	{"expire marks", expireMarkersSQL, "uuid[]", []string{"webhook_inbox_pkey", "processed_event_inbox_id_idx"}},
+	{"insert effect", insertEffectSQL, "uuid, uuid, text, text, text, text, text, text, bytea, bytea, integer", []string{"effect_order_key_idx"}},
+	{"lease effects", leaseEffectsSQL, "text[], int, interval", []string{"effect_next_attempt_at_idx", "effect_pkey", "effect_destination_pkey"}},
+	{"next effect", nextEffectSQL, "text[]", []string{"effect_next_attempt_at_idx"}},
+	{"end an effect", effectDoneSQL, "uuid, uuid, integer", []string{"effect_pkey"}},
+	{"retry an effect", effectRetrySQL, "uuid, uuid, integer, text, bool, float8, float8, float8, integer", []string{"effect_pkey"}},
+	{"hold an effect", effectHeldSQL, "uuid, uuid, integer, text, bool", []string{"effect_pkey", "effect_destination_pkey"}},
+	{"wake a waiting effect", wakeWaitingSQL, "text, text", []string{"effect_order_key_idx", "effect_pkey"}},
+	{"free held effects", freeHeldSQL, "int", []string{"effect_held_idx", "effect_pkey", "effect_destination_pkey"}},
+	{"free waiting effects", freeWaitingSQL, "int", []string{"effect_waiting_idx", "effect_order_key_idx", "effect_pkey"}},
+	{"effects page", effectsPageSQL, "uuid, uuid, int", []string{"effect_pkey"}},
+	{"expire effects", expireEffectsSQL, "uuid[]", []string{"effect_pkey", "webhook_inbox_pkey"}},
+	{"destroy data keys", destroyKeysSQL, "date, date[]", []string{"data_key_pkey", "data_key_day_key", "effect_data_key_id_idx"}},
 	{"fail", failSQL, "bigint, uuid, text, text", []string{"webhook_outbox_pkey", "webhook_inbox_pkey"}},
 }
 
 var (
-	seqScan = regexp.MustCompile(`Seq Scan on (webhook_\w+|processed_event|object_head)`)
+	seqScan = regexp.MustCompile(`Seq Scan on (webhook_\w+|processed_event|object_head|effect)\b`)
 	anyScan = regexp.MustCompile(`(?:Index Scan|Index Only Scan|Bitmap Index Scan)(?: Backward)?(?: using| on) (\w+)`)
 )
 
@@ -85,9 +97,20 @@ func TestStore_RecurringStatementsKeepTheirPlans(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		// A tenth of the effects is open, in all states, and every third stands in an order.
+		if _, err := s.open.Exec(t.Context(), `
+insert into weir.effect (effect_id, inbox_id, processor, step, idempotency_key, kind, destination, order_key, request,
+  data_key_id, status, finished_at, in_doubt_since)
+select gen_random_uuid(), gen_random_uuid(), 'billing', 'notify', 'k' || n, 'http', 'd' || n % 7, case when n % 3 = 0 then 'o' || n % 11 end,
+  case when st <> 'DONE' then 'x'::bytea end, case when st <> 'DONE' then n % 3 end, st,
+  case when st in ('DONE', 'FAILED') then now() end, case when st = 'IN_DOUBT' then now() end
+from (select n, case when n % 10 > 0 then 'DONE' when n % 50 = 0 then 'FAILED' when n % 40 = 0 then 'HELD' when n % 30 = 0 then 'WAITING'
+  when n % 20 = 0 then 'IN_DOUBT' else 'PENDING' end as st from generate_series($1::int, $2::int - 1) as n) s`, from, to); err != nil {
+			t.Fatal(err)
+		}
 	}
 	analyze := func() {
-		if _, err := s.open.Exec(t.Context(), `analyze weir.webhook_inbox, weir.webhook_outbox, weir.webhook_payload, weir.processed_event`); err != nil {
+		if _, err := s.open.Exec(t.Context(), `analyze weir.webhook_inbox, weir.webhook_outbox, weir.webhook_payload, weir.processed_event, weir.effect`); err != nil {
 			t.Fatal(err)
 		}
 	}

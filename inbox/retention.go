@@ -111,7 +111,9 @@ delete from weir.webhook_payload_default p using (
   select payload_id, seq from weir.webhook_payload_default where payload_id >= $1 and payload_id < $2 order by payload_id limit $3) d
 where p.payload_id = d.payload_id and p.seq = d.seq`
 
-	destroyKeysSQL = `delete from weir.data_key where day < $1::date and not day = any ($2::date[])`
+	destroyKeysSQL = `
+delete from weir.data_key k where k.day < $1::date and not k.day = any ($2::date[])
+  and not exists (select from weir.effect e where e.data_key_id = k.data_key_id)`
 )
 
 // now is the moment that decides what is too old. Of two clocks the one that is behind counts, so that one that runs wild
@@ -348,6 +350,8 @@ func (s *Store) destroyKeys(ctx context.Context, limit time.Time, done *ExpiredP
 type ExpiredEvents struct {
 	Events  int `json:"events"`
 	Markers int `json:"markers"`
+	// Effects are those whose event is gone.
+	Effects int `json:"effects"`
 	// Kept counts events whose time is over and that are not PROCESSED, or held.
 	Kept int `json:"kept"`
 }
@@ -361,6 +365,8 @@ select i.inbox_id from weir.webhook_inbox i where i.inbox_id > $1 and i.inbox_id
 delete from weir.webhook_inbox i using unnest($1::uuid[]) as p (inbox_id)
 where i.inbox_id = any (array[p.inbox_id]) and i.status = 'PROCESSED'
   and not exists (select from weir.webhook_outbox o where o.inbox_id = i.inbox_id)
+  and not exists (select from weir.effect e where e.inbox_id = i.inbox_id and e.finished_at is null)
+  and not exists (select from weir.effect e where e.inbox_id = i.inbox_id and coalesce(e.status, '') = 'FAILED')
   and not exists (select from weir.legal_hold h where h.released_at is null and (h.inbox_id = i.inbox_id or h.endpoint_id = i.endpoint_id))`
 
 	markersPageSQL = `
@@ -393,8 +399,12 @@ func (s *Store) ExpireEvents(ctx context.Context, r Retention) (ExpiredEvents, e
 		}
 		done.Markers, _, err = s.expireRows(ctx, r, now.Add(-r.Events-markersLonger), markersPageSQL, expireMarkersSQL)
 	}
+	if err == nil {
+		done.Effects, err = s.expireEffects(ctx, r, now)
+	}
 	s.metrics.expired.WithLabelValues("event").Add(float64(done.Events))
 	s.metrics.expired.WithLabelValues("mark").Add(float64(done.Markers))
+	s.metrics.expired.WithLabelValues("effect").Add(float64(done.Effects))
 	return done, wrap("expire events", err)
 }
 

@@ -99,7 +99,9 @@ type Store struct {
 	sealer *sealer
 	batch  *batcher
 	fresh  atomic.Pointer[Fresh]
-	wg     sync.WaitGroup
+	// freshEffects is told of effects that this process has committed.
+	freshEffects atomic.Pointer[FreshEffects]
+	wg           sync.WaitGroup
 	// stopTending ends the goroutine that keeps the data keys ahead.
 	stopTending context.CancelFunc
 }

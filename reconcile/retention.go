@@ -17,7 +17,7 @@ func (r *Reconciler) retention(ctx context.Context) (int, error) {
 			*err = nil
 		}
 	}
-	changed := len(payloads.Dropped) + payloads.Strays + payloads.Keys + single.Payloads + events.Events + events.Markers
+	changed := len(payloads.Dropped) + payloads.Strays + payloads.Keys + single.Payloads + events.Events + events.Markers + events.Effects
 	return changed, errors.Join(payloadErr, singleErr, eventErr)
 }
 
