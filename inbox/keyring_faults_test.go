@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"github.com/weirhq/weir/adapters/secrets"
@@ -158,7 +159,8 @@ func TestKeyring_ServerAwayWhileRunning(t *testing.T) {
 	d, load := newServerRing(t)
 	old := spread(t, dsn, load, 2, 20) // the second half under the keys of today
 	var log bytes.Buffer
-	b := open(t, dsn, withRing(load()), func(c *inbox.Config) { c.Log = zerolog.New(&log) })
+	reg := prometheus.NewRegistry()
+	b := open(t, dsn, withRing(load()), func(c *inbox.Config) { c.Log, c.Metrics = zerolog.New(&log), reg })
 	d.Set(func() { d.Status = 503 })
 	now := b.accept(t, receipt("evt_now", "invoice.paid", "now")).InboxID
 	if body, err := b.reading(t, now); err != nil || string(body) != "now" {
@@ -190,6 +192,12 @@ func TestKeyring_ServerAwayWhileRunning(t *testing.T) {
 	}
 	if n := one[int](t, b, `select count(*) from weir.operator_action where action like 'keys %'`); n != 0 {
 		t.Errorf("%d audit rows of what did not happen", n)
+	}
+	if n := counter(t, reg, "weir_keyring_errors_total", ""); n == 0 || counter(t, reg, "weir_payload_unreadable_total", "") != 0 {
+		t.Errorf("%v counted as errors of the keyring", n)
+	}
+	if ahead := counter(t, reg, "weir_data_key_ahead_seconds", ""); ahead <= 86400*1.9 || ahead > 86400*3 {
+		t.Errorf("the data keys last for %v s, want two to three days", ahead)
 	}
 	d.Set(func() { d.Status = 0 })
 	for id, want := range old {
@@ -319,5 +327,30 @@ func TestKeyring_ServerVersionsGoInOrder(t *testing.T) {
 	}
 	if _, err := inbox.ServerKeyring(strings.Repeat("x", 256), nil); err == nil {
 		t.Error("a name too long")
+	}
+}
+
+// A keyring that is lost for good costs the payloads of before and nothing else.
+func TestKeyring_LostForGood(t *testing.T) {
+	t.Parallel()
+	dsn := devstacktest.DSN(t)
+	_, lost := newRing(t)
+	b := open(t, dsn, withRing(lost()))
+	b.subscribe(t, "billing")
+	before := b.accept(t, receipt("evt_1", "invoice.paid", "{}")).InboxID
+	if _, err := b.db.Exec(t.Context(), `delete from weir.data_key where day >= current_date`); err != nil {
+		t.Fatal(err)
+	}
+	_, load := newRing(t)
+	b = open(t, dsn, withRing(load()))
+	after := b.accept(t, receipt("evt_2", "invoice.paid", "after")).InboxID
+	if body, err := b.reading(t, after); err != nil || string(body) != "after" {
+		t.Errorf("%q, %v", body, err)
+	}
+	if _, err := b.reading(t, before); !errors.Is(err, inbox.ErrPayloadUnreadable) {
+		t.Errorf("got %v", err)
+	}
+	if got := b.accept(t, receipt("evt_1", "invoice.paid", "{}")); !got.Duplicate {
+		t.Error("the event of before is not known any more")
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -52,6 +54,7 @@ type sealer struct {
 	enc     *zstd.Encoder
 	dec     *zstd.Decoder
 	scratch sync.Pool // of *scratch
+	metrics *sealMetrics
 
 	current    atomic.Pointer[map[string]*dataKey] // by day
 	mu         sync.Mutex
@@ -69,10 +72,12 @@ func newSealer(keyring *Keyring, pool *pgxpool.Pool) (*sealer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sealer{
+	s := &sealer{
 		keyring: keyring, pool: pool, enc: enc, dec: dec, byID: map[uint32]*dataKey{},
 		scratch: sync.Pool{New: func() any { return new(scratch) }},
-	}, nil
+	}
+	s.metrics = newSealMetrics(s)
+	return s, nil
 }
 
 const dayLayout = "2006-01-02"
@@ -166,6 +171,7 @@ func (s *sealer) makeDataKey(ctx context.Context, day string) error {
 			return fmt.Errorf("inbox: data key of %s: %w", day, err)
 		}
 		if err := s.keyring.refresh(); err != nil {
+			s.metrics.keyringErrors.Inc()
 			return fmt.Errorf("inbox: wrap data key: %w", err)
 		}
 		raw := make([]byte, dataKeyLen)
@@ -173,6 +179,7 @@ func (s *sealer) makeDataKey(ctx context.Context, day string) error {
 		wrapped, err := s.keyring.ring.wrap(ctx, day, raw)
 		clear(raw)
 		if err != nil {
+			s.metrics.keyringErrors.Inc()
 			return fmt.Errorf("inbox: wrap data key: %w", err)
 		}
 		if _, err := tx.Exec(ctx, insertDataKeySQL, day, wrapped); err != nil {
@@ -187,6 +194,9 @@ func (s *sealer) makeDataKey(ctx context.Context, day string) error {
 func (s *sealer) unwrap(ctx context.Context, wrapped wrappedKey) (*dataKey, error) {
 	raw, err := s.keyring.unwrap(ctx, wrapped)
 	if err != nil {
+		if !errors.Is(err, ErrPayloadUnreadable) {
+			s.metrics.keyringErrors.Inc()
+		}
 		return nil, err
 	}
 	block, err := aes.NewCipher(raw)
@@ -213,10 +223,7 @@ func (s *sealer) keyFor(t time.Time) (*dataKey, error) {
 	if key := held[today]; key != nil {
 		return key, nil
 	}
-	var newest string
-	for day := range held {
-		newest = max(newest, day)
-	}
+	newest := slices.Max(slices.Collect(maps.Keys(held)))
 	if newest < t.UTC().AddDate(0, 0, -1).Format(dayLayout) {
 		return nil, fmt.Errorf("%w: no data key of %s could be made", ErrUnavailable, today)
 	}

@@ -130,6 +130,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		s.sealer, err = newSealer(cfg.Keyring, s.open)
 	}
 	if err == nil {
+		s.sealer.metrics.register(cfg.Metrics)
 		err = cfg.Keyring.check(ctx)
 	}
 	if err == nil {
