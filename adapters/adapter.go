@@ -44,7 +44,7 @@ type Request struct {
 	URL     string
 	Headers Headers
 	// Body is the exact raw body: after transfer decoding, before content decoding.
-	Body []byte
+	Body Sensitive
 	// At is the moment of arrival by the receiver's clock. All freshness checks use it.
 	At time.Time
 }
@@ -53,7 +53,7 @@ type Request struct {
 type Secret struct {
 	// Version names the secret version in the inbox, in logs and in metrics, for example "v2". It is not secret.
 	Version string
-	Value   []byte
+	Value   Sensitive
 }
 
 // PublicKey is one trusted version of a provider's public key.
@@ -99,7 +99,7 @@ type Event struct {
 type Response struct {
 	Status      int
 	ContentType string
-	Body        []byte
+	Body        Sensitive
 	// Headers are further fields that the provider looks for, such as an echoed handshake token.
 	Headers Headers
 }

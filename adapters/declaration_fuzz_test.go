@@ -32,7 +32,7 @@ func FuzzDeclared_Verify(f *testing.F) {
 			}
 			for _, name := range lookup(f, provider).Describe().SecurityHeaders {
 				value, _ := v.Request.Headers.Get(name)
-				f.Add(byte(i), v.Request.Body, value, "application/json")
+				f.Add(byte(i), []byte(v.Request.Body), value, "application/json")
 			}
 		}
 		for _, body := range hostileBodies {

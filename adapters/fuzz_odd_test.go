@@ -43,7 +43,7 @@ func FuzzOdd_Verify(f *testing.F) {
 					header = name.Value
 				}
 			}
-			f.Add(byte(i), v.Request.Body, v.Request.URL, header, v.Request.Method == "GET")
+			f.Add(byte(i), []byte(v.Request.Body), v.Request.URL, header, v.Request.Method == "GET")
 		}
 		for _, body := range hostileBodies {
 			f.Add(byte(i), []byte(body), "https://a.example/?a=%zz&bt_challenge=", "a.b.c", false)

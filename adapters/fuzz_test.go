@@ -40,7 +40,7 @@ func fuzzVerify(f *testing.F, a adapters.Adapter) {
 				signature = value
 			}
 		}
-		f.Add(v.Request.Body, signature, "application/json", "id.1")
+		f.Add([]byte(v.Request.Body), signature, "application/json", "id.1")
 	}
 	for _, body := range hostileBodies {
 		f.Add([]byte(body), "t=1,v1=00,v1", "application/x-www-form-urlencoded", "")

@@ -28,7 +28,7 @@ func fuzzKeyed(f *testing.F, provider string) {
 	for _, v := range vectors {
 		for i, name := range names {
 			if value, count := v.Request.Headers.Get(name); count > 0 {
-				f.Add(v.Request.Body, i, value)
+				f.Add([]byte(v.Request.Body), i, value)
 			}
 		}
 	}

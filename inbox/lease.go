@@ -150,7 +150,7 @@ func scanDelivery(row pgx.CollectableRow) (Delivery, error) {
 
 // OpenPayload opens the sealed payload of a leased delivery. ErrPayloadUnreadable means that no further attempt will
 // read it; it is counted by its cause. Any other error is the database's or a keyring file's that cannot be read now.
-func (s *Store) OpenPayload(ctx context.Context, d *Delivery) (body []byte, headers []Header, err error) {
+func (s *Store) OpenPayload(ctx context.Context, d *Delivery) (body Sensitive, headers []Header, err error) {
 	body, headers, err = s.sealer.open(ctx, d.payloadID, d.EndpointID, d.sealed)
 	var bad *UnreadableError
 	if errors.As(err, &bad) {

@@ -22,7 +22,7 @@ from weir.webhook_inbox i where i.inbox_id = $1`
 // no payload is seen without a trace.
 //
 // Errors: ErrNotFound, ErrPayloadUnreadable.
-func (s *Store) Reveal(ctx context.Context, id uuid.UUID, operator, reason string) (body []byte, headers []Header, err error) {
+func (s *Store) Reveal(ctx context.Context, id uuid.UUID, operator, reason string) (body Sensitive, headers []Header, err error) {
 	if operator == "" || reason == "" {
 		return nil, nil, errors.New("inbox: reveal: an operator and a reason are needed")
 	}

@@ -263,7 +263,38 @@ const unwrapTimeout = 20 * time.Second
 
 // scratch are the buffers between a body and its sealed form, which is all that leaves seal. They are used again: at
 // thousands of payloads a second they would be most of what the collector has to clear away.
-type scratch struct{ plain, packed []byte }
+type scratch struct {
+	plain, packed []byte
+	headers       []sealedHeader
+}
+
+// sealedHeader is a Header as it is sealed; Header itself encodes without its value.
+type sealedHeader struct {
+	Name  string `json:"n"`
+	Value string `json:"v"`
+}
+
+func (b *scratch) encode(headers []Header) ([]byte, error) {
+	b.headers = b.headers[:0]
+	for _, h := range headers {
+		b.headers = append(b.headers, sealedHeader(h))
+	}
+	head, err := json.Marshal(b.headers)
+	clear(b.headers) // the strings are the request's
+	return head, err
+}
+
+func decodeHeaders(head []byte) ([]Header, error) {
+	var sealed []sealedHeader
+	if err := json.Unmarshal(head, &sealed); err != nil || len(sealed) == 0 {
+		return nil, err
+	}
+	headers := make([]Header, len(sealed))
+	for i, h := range sealed {
+		headers[i] = Header(h)
+	}
+	return headers, nil
+}
 
 // scratchBytesMax is the largest buffer that is kept; larger payloads are rare and would hold memory for nothing.
 const scratchBytesMax = 64 << 10
@@ -276,12 +307,12 @@ func (s *sealer) release(buf *scratch) {
 
 // seal compresses and encrypts a payload.
 func (s *sealer) seal(payloadID uuid.UUID, endpointID string, headers []Header, body []byte, at time.Time) ([]byte, error) {
-	head, err := json.Marshal(headers)
+	buf := s.scratch.Get().(*scratch)
+	defer s.release(buf)
+	head, err := buf.encode(headers)
 	if err != nil {
 		return nil, fmt.Errorf("inbox: kept headers: %w", err)
 	}
-	buf := s.scratch.Get().(*scratch)
-	defer s.release(buf)
 	plain := binary.AppendUvarint(buf.plain[:0], uint64(len(head)))
 	plain = append(plain, head...)
 	plain = append(plain, body...)
@@ -338,8 +369,8 @@ func (s *sealer) open(ctx context.Context, payloadID uuid.UUID, endpointID strin
 	if n <= 0 || headLen > uint64(len(plain)-n) {
 		return nil, nil, unreadable(causeContent, "it has no header block")
 	}
-	var headers []Header
-	if err := json.Unmarshal(plain[n:n+int(headLen)], &headers); err != nil {
+	headers, err := decodeHeaders(plain[n : n+int(headLen)])
+	if err != nil {
 		return nil, nil, unreadable(causeContent, "its header block does not read")
 	}
 	return plain[n+int(headLen):], headers, nil

@@ -51,10 +51,10 @@ const (
 
 func unreadable(cause, reason string) error { return &UnreadableError{Cause: cause, Reason: reason} }
 
-// Header is one kept header field of a receipt.
+// Header is one kept header field of a receipt. It prints without its value.
 type Header struct {
-	Name  string `json:"n"`
-	Value string `json:"v"`
+	Name  string
+	Value string
 }
 
 // Event is one logical event of a receipt.
@@ -80,7 +80,7 @@ type Receipt struct {
 	Provider             string
 	EndpointID           string
 	ReceivedAt           time.Time
-	Body                 []byte
+	Body                 Sensitive
 	Headers              []Header
 	MatchedSecretVersion string
 	Events               []Event

@@ -291,7 +291,7 @@ func stack() []string {
 func (a *attempt) outcome(outcome inbox.Outcome) result {
 	switch {
 	case a.skipped != nil && outcome == inbox.Skipped:
-		return result{verdict: VerdictSkipped, reason: mask(a.skipped.Reason, a.event.body)}
+		return result{verdict: VerdictSkipped, reason: mask(a.skipped.Reason, a.event.Body())}
 	case outcome == inbox.Superseded:
 		return result{verdict: VerdictSuperseded}
 	case !a.called:
@@ -311,25 +311,25 @@ func (a *attempt) judge(err error) result {
 	stopped := a.stop.Err() != nil && (!verdictGiven || errors.Is(err, context.Canceled))
 	switch {
 	case errors.As(err, &panicked):
-		res := a.again(0, cause("panic", err, a.event.body))
+		res := a.again(0, cause("panic", err, a.event.Body()))
 		res.stack = panicked.stack
 		return res
 	case a.conflict && a.stop.Err() == nil:
-		return a.again(0, cause("conflict", err, a.event.body))
+		return a.again(0, cause("conflict", err, a.event.Body()))
 	case a.conflict || stopped:
 		return result{verdict: VerdictStopped}
 	case rejected != nil:
-		return result{verdict: VerdictRejected, reason: cause("rejected", rejected.Err, a.event.body)}
+		return result{verdict: VerdictRejected, reason: cause("rejected", rejected.Err, a.event.Body())}
 	case again != nil:
-		return a.again(again.After, cause("retry", again.Err, a.event.body))
+		return a.again(again.After, cause("retry", again.Err, a.event.Body()))
 	case isControl(err):
-		return a.again(0, cause("transaction", err, a.event.body))
+		return a.again(0, cause("transaction", err, a.event.Body()))
 	case errors.Is(err, errDeadline):
 		return a.again(0, "deadline: "+errDeadline.Error())
 	case a.called && !time.Now().Before(a.deadline):
-		return a.again(0, cause("deadline", err, a.event.body))
+		return a.again(0, cause("deadline", err, a.event.Body()))
 	}
-	return a.again(0, cause("error", err, a.event.body))
+	return a.again(0, cause("error", err, a.event.Body()))
 }
 
 // judgeStore turns an error of the store itself into a verdict.
@@ -341,11 +341,11 @@ func (a *attempt) judgeStore(err error) result {
 	case errors.Is(err, inbox.ErrCommitUnknown):
 		return result{verdict: VerdictUnknown, err: err}
 	case errors.As(err, &broken):
-		return a.again(0, cause("transaction", err, a.event.body))
+		return a.again(0, cause("transaction", err, a.event.Body()))
 	case a.stop.Err() != nil:
 		return result{verdict: VerdictStopped}
 	}
-	return a.again(0, cause("store", err, a.event.body))
+	return a.again(0, cause("store", err, a.event.Body()))
 }
 
 // again asks for a retry, or gives up where the attempts are used up. Zero means the delay of the policy.
@@ -410,7 +410,7 @@ func (a *attempt) report(res result) {
 		line.Str("reason", res.reason)
 	}
 	if res.err != nil {
-		line.Str("err", cause("store", res.err, a.event.body))
+		line.Str("err", cause("store", res.err, a.event.Body()))
 	}
 	if res.stack != nil {
 		line.Strs("stack", res.stack)

@@ -9,7 +9,8 @@ import (
 	"github.com/weirhq/weir/inbox"
 )
 
-// Event is one webhook event as a handler sees it.
+// Event is one webhook event as a handler sees it. It prints, logs and encodes without its payload and its header
+// fields; what Body and Header return is theirs in clear.
 type Event struct {
 	// InboxID is weir's own id of the event. It stays the same over attempts, redeliveries and replays.
 	InboxID uuid.UUID
@@ -33,16 +34,27 @@ type Event struct {
 	// Index is the event's position in a request that carried several; 0 otherwise. Body is the whole request's.
 	Index int
 
-	body    []byte
-	headers []inbox.Header
+	// content gives the payload; nil means none. A function keeps it from fmt, which asks no method of an Event in an
+	// unexported field and then prints all that it can walk to.
+	content func() (body inbox.Sensitive, headers []inbox.Header)
 }
 
 // Body returns the request body exactly as it was signed and received. It must not be changed.
-func (e Event) Body() []byte { return e.body }
+func (e Event) Body() []byte {
+	if e.content == nil {
+		return nil
+	}
+	body, _ := e.content()
+	return body
+}
 
 // Header returns the first kept request header of that name, compared without regard to case, or "".
 func (e Event) Header(name string) string {
-	for _, h := range e.headers {
+	if e.content == nil {
+		return ""
+	}
+	_, headers := e.content()
+	for _, h := range headers {
 		if strings.EqualFold(h.Name, name) {
 			return h.Value
 		}
@@ -50,7 +62,7 @@ func (e Event) Header(name string) string {
 	return ""
 }
 
-func newEvent(d *inbox.Delivery, body []byte, headers []inbox.Header) Event {
+func newEvent(d *inbox.Delivery, body inbox.Sensitive, headers []inbox.Header) Event {
 	return Event{
 		InboxID:       d.InboxID,
 		Provider:      d.Provider,
@@ -63,8 +75,7 @@ func newEvent(d *inbox.Delivery, body []byte, headers []inbox.Header) Event {
 		ReceivedAt:    utc(d.ReceivedAt),
 		Attempt:       d.Attempt,
 		Index:         d.PayloadIndex,
-		body:          body,
-		headers:       headers,
+		content:       func() (inbox.Sensitive, []inbox.Header) { return body, headers },
 	}
 }
 

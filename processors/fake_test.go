@@ -36,7 +36,7 @@ type fakeStore struct {
 	givenBack   int
 }
 
-func (s *fakeStore) OpenPayload(context.Context, *inbox.Delivery) ([]byte, []inbox.Header, error) {
+func (s *fakeStore) OpenPayload(context.Context, *inbox.Delivery) (inbox.Sensitive, []inbox.Header, error) {
 	return s.body, s.headers, s.openErr
 }
 
@@ -145,3 +145,6 @@ func raw(fn func(ctx context.Context, tx Tx) error) Handler {
 }
 
 var errBoom = errors.New("boom")
+
+// withBody returns an event of nothing but a payload.
+func withBody(body string) Event { return newEvent(&inbox.Delivery{}, inbox.Sensitive(body), nil) }

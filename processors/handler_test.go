@@ -16,7 +16,7 @@ func TestJSON(t *testing.T) {
 	var got payload
 	h := JSON(func(_ context.Context, _ Tx, _ Event, p payload) error { got = p; return nil })
 	t.Run("unknown members and bytes that are not UTF-8 are taken", func(t *testing.T) {
-		apply, err := h.decode(Event{body: []byte("{\"id\":\"a\xffb\",\"amount\":9007199254740993,\"ID\":\"x\",\"new\":[{}]}")})
+		apply, err := h.decode(withBody("{\"id\":\"a\xffb\",\"amount\":9007199254740993,\"ID\":\"x\",\"new\":[{}]}"))
 		if err != nil {
 			t.Fatal(err)
 		}

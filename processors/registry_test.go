@@ -166,7 +166,7 @@ func TestByVersion(t *testing.T) {
 
 func TestEvent_Header(t *testing.T) {
 	t.Parallel()
-	ev := Event{headers: []inbox.Header{{Name: "X-A", Value: "1"}, {Name: "x-a", Value: "2"}}}
+	ev := newEvent(&inbox.Delivery{}, nil, []inbox.Header{{Name: "X-A", Value: "1"}, {Name: "x-a", Value: "2"}})
 	if ev.Header("x-A") != "1" || ev.Header("x-b") != "" {
 		t.Errorf("got %q and %q", ev.Header("x-A"), ev.Header("x-b"))
 	}

@@ -18,7 +18,7 @@ import (
 type Store interface {
 	// OpenPayload returns the event's bytes and kept headers; it must return inbox.ErrPayloadUnreadable for a payload
 	// that will never open.
-	OpenPayload(ctx context.Context, d *inbox.Delivery) (body []byte, headers []inbox.Header, err error)
+	OpenPayload(ctx context.Context, d *inbox.Delivery) (body inbox.Sensitive, headers []inbox.Header, err error)
 	// Complete runs apply in one transaction with the delivery's completion. It does not call apply for a delivery that
 	// is finished or superseded already, and then returns that outcome. An error of apply is returned as it is and
 	// nothing is committed. It must return inbox.ErrLeaseLost where the lease is not the caller's any more,

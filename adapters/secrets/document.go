@@ -51,7 +51,7 @@ var trustOrder = []State{Current, Incoming, Previous}
 type Version struct {
 	// ID names the version in the inbox, in logs and in metrics: 1 to 64 letters, digits, '.', '_' and '-'.
 	ID    string
-	Value []byte
+	Value adapters.Sensitive
 	State State
 	// NotAfter ends the use of a previous version; zero means no end.
 	NotAfter time.Time
@@ -76,6 +76,9 @@ func (v Version) MarshalText() ([]byte, error) { return []byte(v.String()), nil 
 type Document struct {
 	Versions []Version
 }
+
+// Format prints the versions without their values, whatever the verb.
+func (d Document) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, d.Versions) }
 
 // Secrets returns the versions that verify requests at the given time, the current one first, then incoming, then
 // previous ones, each in the document's order.

@@ -55,7 +55,7 @@ func openStack(ctx context.Context, cfg Config) (s *stack, err error) {
 	if err := inbox.CreateKeyring(s.file("keyring.json")); err != nil {
 		return s, err
 	}
-	secret := fmt.Sprintf("versions:\n  - {id: %s, state: current, value: %q}\n", benchSecret.Version, benchSecret.Value)
+	secret := fmt.Sprintf("versions:\n  - {id: %s, state: current, value: %q}\n", benchSecret.Version, string(benchSecret.Value))
 	if err := os.WriteFile(s.file("secret.yaml"), []byte(secret), 0o600); err != nil {
 		return s, fmt.Errorf("bench: %w", err)
 	}

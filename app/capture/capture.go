@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"strings"
 	"time"
@@ -40,12 +41,21 @@ type Request struct {
 	// URL is whole where the capture tells it whole, else it is made of the Host header and https.
 	URL     string
 	Headers adapters.Headers
-	Body    []byte
+	Body    adapters.Sensitive
 	// At is when the request was sent, zero where the capture does not tell.
 	At time.Time
 	// Notes tell what was unclear, one line each, without content of the request.
 	Notes []string
 }
+
+// String returns the method alone: address, header fields and body are the sender's.
+func (r Request) String() string { return r.Method + " [redacted]" }
+
+// Format writes String, whatever the verb.
+func (r Request) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, r.String()) }
+
+// MarshalText encodes String.
+func (r Request) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // ErrFormat is at the root of every error about a capture's content.
 var ErrFormat = errors.New("not a request")

@@ -191,7 +191,7 @@ func (o output) welcome(cfg app.Config, data devData, first bool) {
 		if !cfg.BodyIntegrity(ep) {
 			mark = "  (" + app.NoBodyIntegrity + ")"
 		}
-		o.printf("  %-18s http://%s/hooks/%s  %s%s\n", ep.Provider, cfg.Listen, ep.ID, secret.Value, mark)
+		o.printf("  %-18s http://%s/hooks/%s  %s%s\n", ep.Provider, cfg.Listen, ep.ID, string(secret.Value), mark)
 	}
 	self := invocation(os.Args[0])
 	o.printf("try:  %s send stripe invoice.paid --endpoint stripe --to http://%s/hooks/stripe --config %s\n", self, cfg.Listen, data.configFile())

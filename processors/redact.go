@@ -1,0 +1,28 @@
+package processors
+
+import (
+	"fmt"
+	"io"
+)
+
+const redacted = "[redacted]"
+
+// String tells which event it is, without its payload.
+func (e Event) String() string {
+	return fmt.Sprintf("%s %s/%s %q %q, attempt %d %s", e.InboxID, e.Provider, e.EndpointID, e.ID, e.Type, e.Attempt, redacted)
+}
+
+// Format writes String, whatever the verb.
+func (e Event) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, e.String()) }
+
+// MarshalText encodes String, for JSON and every other encoder: what a team wants to keep of an event it names.
+func (e Event) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
+
+// String tells which event it is, without its payload.
+func (i Item[T]) String() string { return i.Event.String() }
+
+// Format writes String, whatever the verb.
+func (i Item[T]) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, i.String()) }
+
+// MarshalText encodes String.
+func (i Item[T]) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
