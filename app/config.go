@@ -367,12 +367,7 @@ func (c Config) withDefaults() Config {
 	dur(&c.Timeouts.Start, 10*time.Second)
 	dur(&c.Timeouts.Grace, 30*time.Second)
 	dur(&c.Reconcile.Interval, 5*time.Second)
-	if c.Retention.PayloadDays == 0 {
-		c.Retention.PayloadDays = int(inbox.DefaultPayloads / (24 * time.Hour))
-	}
-	if c.Retention.EventDays == 0 {
-		c.Retention.EventDays = int(inbox.DefaultEvents / (24 * time.Hour))
-	}
+	c.Retention = c.Retention.withDefaults()
 	dur(&c.SecretStore.Soft, SecretSoft)
 	dur(&c.SecretStore.Hard, 15*time.Minute)
 	if c.SecretStore.EntriesMax == 0 {
@@ -390,6 +385,16 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	return c
+}
+
+func (r Retention) withDefaults() Retention {
+	if r.PayloadDays == 0 {
+		r.PayloadDays = int(inbox.DefaultPayloads / (24 * time.Hour))
+	}
+	if r.EventDays == 0 {
+		r.EventDays = int(inbox.DefaultEvents / (24 * time.Hour))
+	}
+	return r
 }
 
 // inbox is the retention as the inbox wants it.

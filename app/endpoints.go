@@ -134,7 +134,7 @@ func (c Config) openEndpoint(k *checker, registry *adapters.Registry, cache *sec
 	} else if ep.Rate == 0 && ep.Burst > 0 && ep.Burst != c.Limits.EndpointBurst {
 		k.add(key+".burst", "set the rate too, or leave both out", "a burst without a rate limits nothing")
 	}
-	if most := c.withDefaults().Retention.PayloadDays; ep.Retention.PayloadDays < 0 || ep.Retention.PayloadDays > most {
+	if most := c.Retention.withDefaults().PayloadDays; ep.Retention.PayloadDays < 0 || ep.Retention.PayloadDays > most {
 		k.add(key+".retention.payload_days", fmt.Sprintf("give 1 to %d or leave it out; to keep payloads longer raise retention.payload_days, for all endpoints", most),
 			"is not within retention.payload_days: all payloads of a day go together then")
 	}
@@ -173,6 +173,10 @@ func (c Config) Redelivery(ep Endpoint) adapters.Redelivery {
 	if err != nil {
 		return adapters.Redelivery{}
 	}
+	return redelivery(registry, ep)
+}
+
+func redelivery(registry *adapters.Registry, ep Endpoint) adapters.Redelivery {
 	adapter, known := registry.Lookup(ep.Provider)
 	if !known {
 		return adapters.Redelivery{}

@@ -232,8 +232,12 @@ func (c Config) eventDaysLeast() (days int, why string) {
 	if c.Retention.PayloadDays > days {
 		days, why = c.Retention.PayloadDays, "retention.payload_days"
 	}
+	registry, err := c.Adapters()
+	if err != nil {
+		return days, why // said where providers are checked
+	}
 	for _, ep := range c.Endpoints {
-		window, _ := c.Redelivery(ep).Known()
+		window, _ := redelivery(registry, ep).Known()
 		if d := int((eventWindows*window + 24*time.Hour - 1) / (24 * time.Hour)); d > days {
 			days, why = d, fmt.Sprintf("%d times the time in which %s may send an event again", eventWindows, ep.Provider)
 		}
