@@ -2,6 +2,9 @@
 // weir's and the team's tables, the real inbox and runner, and events that come twice, in any order, interrupted and
 // replayed.
 //
+// Run shows what one event does. Torture runs a processor through everything that can happen to its events, and tells
+// the story of what happened where the outcome is wrong. A Harness is for tests of a team's own.
+//
 // A test package that uses it has
 //
 //	func TestMain(m *testing.M) { os.Exit(processorstest.Main(m)) }
@@ -14,7 +17,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,9 +61,11 @@ type Harness struct {
 	t        testing.TB
 	pool     *pgxpool.Pool
 	store    *inbox.Store
+	registry *processors.Registry
 	runner   *processors.Runner
 	breaker  *breaker
 	provider string
+	story    *story
 
 	mu       sync.Mutex
 	attempts []processors.FinishedAttempt
@@ -85,22 +89,29 @@ func New(t testing.TB, register func(*processors.Registry) error) *Harness {
 			t.Fatal(err)
 		}
 	}
-	h := &Harness{t: t, provider: registry.Specs()[0].Provider}
+	h := &Harness{t: t, provider: registry.Specs()[0].Provider, registry: &registry, story: &story{}}
 	h.store = openStore(t, dsn)
 	var err error
 	if h.pool, err = pgxpool.New(ctx, dsn); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.pool.Close)
-	h.breaker = &breaker{Store: h.store}
-	h.runner, err = processors.NewRunner(processors.RunnerConfig{Store: h.breaker, Registry: &registry, OnFinished: h.note})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h.breaker = &breaker{Store: h.store, pool: h.pool, story: h.story}
+	h.runner = h.newRunner()
 	if err := h.store.SyncSubscriptions(ctx, h.runner.Subscriptions()); err != nil {
 		t.Fatal(err)
 	}
 	return h
+}
+
+// newRunner is a further process with the same processors on the same store.
+func (h *Harness) newRunner() *processors.Runner {
+	h.t.Helper()
+	runner, err := processors.NewRunner(processors.RunnerConfig{Store: h.breaker, Registry: h.registry, OnFinished: h.note})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return runner
 }
 
 func openStore(t testing.TB, dsn string) *inbox.Store {
@@ -131,6 +142,9 @@ func (h *Harness) note(f processors.FinishedAttempt) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.attempts = append(h.attempts, f)
+	if !h.breaker.dead(f) {
+		h.story.finished(f)
+	}
 }
 
 // Attempts returns the attempts so far, in the order in which they ended.
@@ -159,15 +173,20 @@ func (h *Harness) DeliverTogether(events ...Event) {
 	h.process()
 }
 
-// DeliverInterrupted delivers each event to processors that are cut off after the handler has returned and before the
-// commit, as when the process is killed there; then it lets them handle the event again.
+// DeliverInterrupted delivers each event to processors whose process dies after the handler has returned and before the
+// commit; then the lease ends, and it lets them handle the event again.
 func (h *Harness) DeliverInterrupted(events ...Event) {
 	h.t.Helper()
 	for _, ev := range events {
 		h.accept(ev)
-		h.breaker.cut.Store(true)
-		h.process()
-		h.breaker.cut.Store(false)
+		for _, spec := range h.runner.Specs() {
+			due := h.due(spec)
+			for i := range due {
+				h.breaker.intend(&due[i], plan{mishap: killCommit})
+			}
+			h.handle(spec, due)
+		}
+		h.endLeases()
 		h.Retry()
 	}
 }
@@ -250,26 +269,31 @@ func (h *Harness) accept(ev Event) {
 	for name, value := range ev.Header {
 		r.Headers = append(r.Headers, inbox.Header{Name: name, Value: value})
 	}
-	if _, err := h.store.Accept(h.t.Context(), r); err != nil {
+	accepted, err := h.store.Accept(h.t.Context(), r)
+	if err != nil {
 		h.t.Fatalf("processorstest: accept %s: %v", ev.ID, err)
 	}
+	h.story.arrived(ev, accepted[0].Duplicate)
 }
 
 // process lets every processor handle what is due, with its own number of workers, until nothing is.
 func (h *Harness) process() {
 	h.t.Helper()
 	for _, spec := range h.runner.Specs() {
-		for {
-			due, err := h.store.LeaseDue(h.t.Context(), spec.Name, leaseBatch, spec.Lease())
-			if err != nil {
-				h.t.Fatal(err)
-			}
-			if len(due) == 0 {
-				break
-			}
+		for due := h.due(spec); len(due) > 0; due = h.due(spec) {
 			h.handle(spec, due)
 		}
 	}
+}
+
+// due leases what is due for a processor.
+func (h *Harness) due(spec processors.Spec) []inbox.Delivery {
+	h.t.Helper()
+	due, err := h.store.LeaseDue(h.t.Context(), spec.Name, leaseBatch, spec.Lease())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return due
 }
 
 func (h *Harness) handle(spec processors.Spec, due []inbox.Delivery) {
@@ -285,32 +309,10 @@ func (h *Harness) handle(spec processors.Spec, due []inbox.Delivery) {
 	wg.Wait()
 }
 
-var errCut = errors.New("processorstest: cut off before the commit")
-
-// breaker is a store that can lose a transaction after the handler has returned.
-type breaker struct {
-	*inbox.Store
-	cut atomic.Bool
-}
-
-func (b *breaker) Complete(ctx context.Context, d *inbox.Delivery, c inbox.Completion,
-	apply func(context.Context, pgx.Tx) (inbox.Outcome, error),
-) (inbox.Outcome, error) {
-	return b.Store.Complete(ctx, d, c, func(ctx context.Context, tx pgx.Tx) (inbox.Outcome, error) {
-		outcome, err := apply(ctx, tx)
-		if err == nil && b.cut.Load() {
-			return "", errCut
-		}
-		return outcome, err
-	})
-}
-
-// Retry leaves a cut delivery to be made due by hand, far from any backoff that could end by itself.
-func (b *breaker) Retry(ctx context.Context, d *inbox.Delivery, backoff inbox.Backoff, cause string) error {
-	if b.cut.Load() {
-		backoff.Exactly = time.Hour
-	}
-	return b.Store.Retry(ctx, d, backoff, cause)
+// endLeases ends what dead processes have left.
+func (h *Harness) endLeases() {
+	h.t.Helper()
+	h.exec(expireSQL)
 }
 
 const eventsInEveryOrderMax = 5

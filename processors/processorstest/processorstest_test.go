@@ -58,7 +58,7 @@ func TestHarness(t *testing.T) {
 		for _, a := range h.Attempts() {
 			verdicts = append(verdicts, a.Verdict)
 		}
-		if len(verdicts) != 2 || verdicts[0] != processors.VerdictRetry || verdicts[1] != processors.VerdictProcessed {
+		if len(verdicts) != 2 || verdicts[0] != processors.VerdictUnknown || verdicts[1] != processors.VerdictProcessed {
 			t.Errorf("verdicts %v", verdicts)
 		}
 	})
