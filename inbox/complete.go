@@ -28,12 +28,13 @@ update weir.processed_event set outcome = $5
 where processor = $1 and provider = $2 and endpoint_id = $3 and provider_event_id = $4`
 
 	// gateSQL locks the object's head until the transaction ends, so versions of one object are applied one by one. No
-	// row comes back when the head is newer.
+	// row comes back when the head is newer. A head that counts something else is overwritten.
 	gateSQL = `
-insert into weir.object_head as h (processor, provider, endpoint_id, object_id, version)
-values ($1, $2, $3, $4, $5)
+insert into weir.object_head as h (processor, provider, endpoint_id, object_id, version, kind)
+values ($1, $2, $3, $4, $5, $6)
 on conflict (processor, provider, endpoint_id, object_id) do update
-  set version = excluded.version, updated_at = clock_timestamp() where h.version <= excluded.version
+  set version = excluded.version, kind = excluded.kind, updated_at = clock_timestamp()
+  where h.version <= excluded.version or h.kind <> excluded.kind
 returning version`
 
 	// finishSQL deletes the outbox row under its lease token, in the transaction that wrote the marker, and closes the
@@ -130,7 +131,7 @@ func (s *Store) mark(ctx context.Context, tx pgx.Tx, d *Delivery, c Completion) 
 	batch.Queue("set local idle_in_transaction_session_timeout = " + millis(max(d.LeaseFor, time.Second)))
 	batch.Queue(insertMarkerSQL, append(key[:4:4], d.InboxID, d.Attempt)...)
 	if gated {
-		batch.Queue(gateSQL, d.Topic, d.Provider, d.EndpointID, d.ObjectID, c.Version)
+		batch.Queue(gateSQL, d.Topic, d.Provider, d.EndpointID, d.ObjectID, c.Version, c.kind())
 	}
 	results := tx.SendBatch(ctx, &batch)
 	if _, err := results.Exec(); err != nil {

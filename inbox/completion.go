@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"time"
 )
 
@@ -11,9 +12,25 @@ type Completion struct {
 	// nothing without one.
 	Gate    bool
 	Version int64
+	// Kind is what Version counts; it defaults to ObjectVersions. A head that counts something else is replaced, so that a
+	// processor whose order has changed begins anew with each object.
+	Kind VersionKind
 	// Effects, if set, is asked once apply has returned a Processed: what it returns is written in the same transaction.
 	Effects func() []NewEffect
 }
+
+// VersionKind is what the versions of an object's head count.
+type VersionKind string
+
+// The kinds of versions.
+const (
+	// ObjectVersions are the provider's, or its times.
+	ObjectVersions VersionKind = "VERSION"
+	// FetchNumbers come from Store.FetchNumbers.
+	FetchNumbers VersionKind = "FETCH"
+)
+
+func (c Completion) kind() string { return string(cmp.Or(c.Kind, ObjectVersions)) }
 
 // Backoff bounds the wait before the next attempt. The wait is drawn from [0, min(Max, Base × 2^(attempt−1))] ("full
 // jitter") and added to the database's clock. Exactly, when above zero, is taken as it is.

@@ -56,22 +56,22 @@ type GroupResult struct {
 }
 
 const (
-	// groupHeadsSQL locks the heads that exist, in the order of the given rows.
+	// groupHeadsSQL locks the heads that exist, in the order of the given rows, and says which count the same.
 	groupHeadsSQL = `
 with w as materialized (
   select u.* from unnest($2::text[], $3::text[], $4::text[]) with ordinality as u (provider, endpoint_id, object_id, ord) order by u.ord
 )
-select w.ord::int - 1, h.version from w join weir.object_head h on h.processor = $1
+select w.ord::int - 1, h.version, h.kind = $5 from w join weir.object_head h on h.processor = $1
   and h.provider = any (array[w.provider]) and h.endpoint_id = any (array[w.endpoint_id]) and h.object_id = any (array[w.object_id])
 for update of h`
 
 	// groupAdvanceSQL writes the heads. One that has changed since it was looked at is not written.
 	groupAdvanceSQL = `
-insert into weir.object_head as h (processor, provider, endpoint_id, object_id, version)
-select $1, u.provider, u.endpoint_id, u.object_id, u.version
+insert into weir.object_head as h (processor, provider, endpoint_id, object_id, version, kind)
+select $1, u.provider, u.endpoint_id, u.object_id, u.version, $7
 from unnest($2::text[], $3::text[], $4::text[], $5::bigint[]) as u (provider, endpoint_id, object_id, version)
 on conflict (processor, provider, endpoint_id, object_id) do update
-  set version = excluded.version, updated_at = clock_timestamp()
+  set version = excluded.version, kind = excluded.kind, updated_at = clock_timestamp()
   where h.version = (select p.version from unnest($2::text[], $3::text[], $4::text[], $6::bigint[]) as p (provider, endpoint_id, object_id, version)
     where p.provider = h.provider and p.endpoint_id = h.endpoint_id and p.object_id = h.object_id)`
 
@@ -163,6 +163,9 @@ func (r *groupRun) gated(i int) bool {
 	return m.Completion.Gate && m.Delivery.ObjectID != ""
 }
 
+// kind is what the versions of the group count: those of one processor count the same.
+func (r *groupRun) kind() string { return r.g.Members[0].Completion.kind() }
+
 // order returns the given members in the order in which their rows are locked: by object where heads are, else by event,
 // which is also the order of accepted batches.
 func (r *groupRun) order(members []int, last func(*Delivery) string) []int {
@@ -201,7 +204,7 @@ func (r *groupRun) begin(ctx context.Context) error {
 	batch.Queue(`select pg_current_xact_id()::text`)
 	if len(gated) > 0 {
 		cols := r.columns(gated)
-		batch.Queue(groupHeadsSQL, r.topic, cols.providers, cols.endpoints, cols.objects)
+		batch.Queue(groupHeadsSQL, r.topic, cols.providers, cols.endpoints, cols.objects, r.kind())
 	}
 	results := r.tx.SendBatch(ctx, &batch)
 	defer results.Close()
@@ -218,10 +221,11 @@ func (r *groupRun) begin(ctx context.Context) error {
 		}
 		var at int
 		var version int64
-		if _, err := pgx.ForEachRow(rows, []any{&at, &version}, func() error {
+		var same bool
+		if _, err := pgx.ForEachRow(rows, []any{&at, &version, &same}, func() error {
 			i := gated[at]
 			r.seen[i] = new(version)
-			if version > r.g.Members[i].Completion.Version {
+			if same && version > r.g.Members[i].Completion.Version {
 				r.results[i].Outcome = Superseded
 			}
 			return nil
@@ -373,7 +377,7 @@ func (r *groupRun) finish(ctx context.Context, applied []int) error {
 		for _, i := range heads {
 			versions, seen = append(versions, r.g.Members[i].Completion.Version), append(seen, r.seen[i])
 		}
-		batch.Queue(groupAdvanceSQL, r.topic, hc.providers, hc.endpoints, hc.objects, versions, seen)
+		batch.Queue(groupAdvanceSQL, r.topic, hc.providers, hc.endpoints, hc.objects, versions, seen, r.kind())
 		want = append(want, int64(len(heads)))
 	}
 	for _, i := range applied {

@@ -37,7 +37,7 @@ var recurring = []struct {
 	{"inbox page", inboxPageSQL, "uuid, uuid, int", []string{"webhook_inbox_pkey"}},
 	{"disagree", disagreeSQL, "uuid[]", []string{"webhook_inbox_pkey", "webhook_outbox_delivery_key"}},
 	{"finish", finishSQL, "bigint, uuid, text", []string{"webhook_outbox_pkey", "webhook_inbox_pkey"}},
-	{"group heads", groupHeadsSQL, "text, text[], text[], text[]", []string{"object_head_pkey"}},
+	{"group heads", groupHeadsSQL, "text, text[], text[], text[], text", []string{"object_head_pkey"}},
 	{"group markers", groupMarkersSQL, "text, text[], text[], text[], uuid[], text[], int[]", nil},
 	{"group finish", groupFinishSQL, "bigint[], uuid[], text", []string{"webhook_outbox_pkey", "webhook_inbox_pkey"}},
 	{"group found", groupFoundSQL, "text, text[], text[], text[], uuid[], int[]", []string{"processed_event_pkey"}},

@@ -97,7 +97,7 @@ with w as materialized (
 )
 update weir.object_head h set version = v.version, updated_at = clock_timestamp() from v
 where h.processor = v.processor and h.provider = v.provider and h.endpoint_id = v.endpoint_id and h.object_id = v.object_id
-  and h.version > v.version`
+  and h.version > v.version and h.kind = 'VERSION'`
 )
 
 type deliveryKey struct {

@@ -44,6 +44,11 @@ type attempt struct {
 	// deadline is the end of the handler's time: Timeout from its call on, but never past the lease.
 	deadline time.Time
 
+	// number is what the fetch of the provider's state is ordered by; 0 where there is none, or not yet.
+	number int64
+	// skip is the fetch's verdict that nothing is to be changed.
+	skip *SkipError
+
 	// What the last transaction saw. called: the handler was reached. err: what it returned.
 	called   bool
 	err      error
@@ -112,6 +117,9 @@ func (a *attempt) prepare(ctx context.Context) (applyFunc, *result) {
 		return nil, &res
 	}
 	a.event = newEvent(a.d, body, headers)
+	if a.handler.state != nil {
+		a.event.state = new(any)
+	}
 	apply, err := a.decode()
 	if err != nil {
 		res := a.judge(err)
@@ -212,8 +220,11 @@ func (a *attempt) applyIn(ctx context.Context, tx pgx.Tx, undone bool) (inbox.Ou
 // completion says how the store is to complete the delivery.
 func (a *attempt) completion() inbox.Completion {
 	var c inbox.Completion
-	if a.spec.Order != nil {
-		c.Version, c.Gate = a.spec.Order.gate(a.event)
+	switch a.spec.Order.(type) {
+	case byVersion:
+		c.Version, c.Gate = objectVersion(a.event)
+	case refetch:
+		c.Version, c.Gate, c.Kind = a.number, true, inbox.FetchNumbers
 	}
 	return c
 }
@@ -326,6 +337,8 @@ func (a *attempt) judge(err error) result {
 		return a.again(0, cause("transaction", err, a.event.Body()))
 	case errors.Is(err, errDeadline):
 		return a.again(0, "deadline: "+errDeadline.Error())
+	case errors.Is(err, errFetchDeadline):
+		return a.again(0, "deadline: "+errFetchDeadline.Error())
 	case a.called && !time.Now().Before(a.deadline):
 		return a.again(0, cause("deadline", err, a.event.Body()))
 	}

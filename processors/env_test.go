@@ -2,6 +2,7 @@ package processors_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,7 +17,13 @@ import (
 	"github.com/weirhq/weir/processors"
 )
 
-func TestMain(m *testing.M) { os.Exit(devstacktest.Main(m)) }
+func TestMain(m *testing.M) {
+	// Each check of a property works through a dozen transactions; -rapid.checks asks for more.
+	if err := flag.Set("rapid.checks", "25"); err != nil {
+		panic(err)
+	}
+	os.Exit(devstacktest.Main(m))
+}
 
 const topic = "shop"
 

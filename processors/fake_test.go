@@ -28,6 +28,9 @@ type fakeStore struct {
 	settle error
 	tx     *fakeTx
 
+	fetches  int64
+	fetchErr error
+
 	completions []inbox.Completion
 	outcome     inbox.Outcome
 	retries     []inbox.Backoff
@@ -68,6 +71,17 @@ func (s *fakeStore) Complete(ctx context.Context, _ *inbox.Delivery, c inbox.Com
 
 func (s *fakeStore) CompleteGroup(context.Context, inbox.Group) ([]inbox.GroupResult, error) {
 	return nil, inbox.ErrGroupBroken
+}
+
+func (s *fakeStore) FetchNumbers(_ context.Context, n int) ([]int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	numbers := make([]int64, n)
+	for i := range numbers {
+		s.fetches++
+		numbers[i] = s.fetches
+	}
+	return numbers, s.fetchErr
 }
 
 func (s *fakeStore) Retry(_ context.Context, _ *inbox.Delivery, b inbox.Backoff, cause string) error {

@@ -117,11 +117,23 @@ func (r *Runner) runGroup(stop context.Context, e *entry, waiting []*attempt) (r
 			leave()
 		}
 	}()
-	return append(r.complete(stop, e, group), rest...)
+	var took time.Duration
+	if _, fetches := e.spec.Order.(refetch); fetches {
+		began := time.Now()
+		group = r.fetchAll(e, group)
+		took = time.Since(began)
+	}
+	if len(group) < 2 {
+		for _, a := range group {
+			a.end(a.inLane())
+		}
+		return rest
+	}
+	return append(r.complete(stop, e, group, took), rest...)
 }
 
-// complete runs one group. Whatever could not be judged within it runs alone.
-func (r *Runner) complete(stop context.Context, e *entry, group []*attempt) (rest []*attempt) {
+// complete runs one group, whose fetches took so long. Whatever could not be judged within it runs alone.
+func (r *Runner) complete(stop context.Context, e *entry, group []*attempt, fetched time.Duration) (rest []*attempt) {
 	ctx, cancel := group[0].bounded()
 	defer cancel()
 	g := inbox.Group{Members: make([]inbox.GroupMember, len(group))}
@@ -138,14 +150,14 @@ func (r *Runner) complete(stop context.Context, e *entry, group []*attempt) (res
 			if i > 0 && (stop.Err() != nil || time.Since(began) > groupTimeMax || time.Until(a.leaseEnd()) < a.spec.Timeout) {
 				return "", inbox.ErrStopGroup
 			}
-			a.startedAt = time.Now()
+			a.start()
 			return a.applyIn(ctx, tx, true)
 		}
 	}
 	results, err := r.store.CompleteGroup(ctx, g)
 	if err == nil {
 		fault.Point("worker.committed")
-		e.pace.observe(time.Since(began) / time.Duration(len(group)))
+		e.pace.observe((fetched + time.Since(began)) / time.Duration(len(group)))
 		r.metrics.groupSize.WithLabelValues(e.spec.Name).Observe(float64(len(group)))
 	}
 	for i, a := range group {
@@ -203,6 +215,12 @@ func (a *attempt) alone() result {
 		}
 		defer leave()
 	}
+	if _, fetches := a.spec.Order.(refetch); fetches {
+		a.startedAt = time.Now()
+		if over := a.refetch(ctx); over != nil {
+			return *over
+		}
+	}
 	return a.inLaneWith(ctx)
 }
 
@@ -217,10 +235,17 @@ func (a *attempt) inLaneWith(ctx context.Context) result {
 	if !time.Now().Before(a.leaseEnd()) {
 		return result{verdict: VerdictStopped, reason: "the lease ended before a worker was free"}
 	}
-	a.startedAt = time.Now()
+	a.start()
 	res := a.execute(ctx)
 	a.entry.pace.observe(time.Since(a.startedAt))
 	return res
+}
+
+// start notes the start of an attempt that has not begun with a fetch.
+func (a *attempt) start() {
+	if a.number == 0 {
+		a.startedAt = time.Now()
+	}
 }
 
 // end records a result and tells who waits for it.

@@ -6,6 +6,7 @@ import (
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -19,6 +20,8 @@ type Handler struct {
 	// item and all take its place in a batch handler: what is decoded of one event, and the call for several.
 	item func(ev Event) (any, error)
 	all  func(items []any) applyFunc
+	// state is what a handler of Refetch takes.
+	state reflect.Type
 }
 
 func (h Handler) empty() bool { return h.decode == nil && h.all == nil }

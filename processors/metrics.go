@@ -8,6 +8,7 @@ type metrics struct {
 	processSeconds      *prometheus.HistogramVec
 	receivedToProcessed *prometheus.HistogramVec
 	groupSize           *prometheus.HistogramVec
+	fetchSeconds        *prometheus.HistogramVec
 }
 
 // newMetrics registers with reg, unless it is nil.
@@ -36,11 +37,16 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help:    "Events that shared one transaction, of groups of two and more.",
 			Buckets: []float64{2, 4, 8, 16, 24, 32},
 		}, []string{"processor"}),
+		fetchSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "weir_fetch_duration_seconds",
+			Help:    "Time of one fetch of a provider's state, by what became of it.",
+			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"processor", "result"}),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.attempts, m.fenced, m.processSeconds, m.receivedToProcessed, m.groupSize} {
+	for _, c := range []prometheus.Collector{m.attempts, m.fenced, m.processSeconds, m.receivedToProcessed, m.groupSize, m.fetchSeconds} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

@@ -19,6 +19,8 @@ type entry struct {
 	spec    Spec
 	handler Handler
 	pace    pace
+	// fetches has a token for each fetch that runs.
+	fetches chan struct{}
 }
 
 // Team is a team with tables of its own.
@@ -41,10 +43,13 @@ func (r *Registry) Add(spec Spec, handler Handler) error {
 	if handler.empty() {
 		return fmt.Errorf("processors: processor %q: no handler; give processors.JSON(fn) or processors.Raw(fn) with a function", spec.Name)
 	}
+	if why := orderFault(spec, handler); why != "" {
+		return fmt.Errorf("processors: processor %q: %s", spec.Name, why)
+	}
 	if r.find(spec.Name) != nil {
 		return fmt.Errorf("processors: processor %q: registered twice; give each processor its own Name", spec.Name)
 	}
-	r.entries = append(r.entries, &entry{spec: spec, handler: handler})
+	r.entries = append(r.entries, &entry{spec: spec, handler: handler, fetches: make(chan struct{}, spec.Workers)})
 	return nil
 }
 

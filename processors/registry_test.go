@@ -158,7 +158,7 @@ func TestByVersion(t *testing.T) {
 		{"neither", Event{ObjectID: "o"}, 0, false},
 		{"no object", Event{ObjectVersion: &version}, 0, false},
 	} {
-		if got, ok := ByVersion().gate(c.ev); got != c.want || ok != c.ok {
+		if got, ok := objectVersion(c.ev); got != c.want || ok != c.ok {
 			t.Errorf("%s: got %d, %v", c.name, got, ok)
 		}
 	}

@@ -29,6 +29,8 @@ type Store interface {
 	// CompleteGroup does the same for several deliveries in one transaction. It must return inbox.ErrGroupBroken where
 	// that cannot be; then nothing is committed.
 	CompleteGroup(ctx context.Context, g inbox.Group) ([]inbox.GroupResult, error)
+	// FetchNumbers takes n numbers that are higher than every number taken before.
+	FetchNumbers(ctx context.Context, n int) ([]int64, error)
 	// Retry, FailAs and GiveBack end the lease; each must return inbox.ErrLeaseLost as above.
 	Retry(ctx context.Context, d *inbox.Delivery, b inbox.Backoff, cause string) error
 	FailAs(ctx context.Context, d *inbox.Delivery, f inbox.Failure) error

@@ -57,6 +57,9 @@ type Spec struct {
 	// Timeout is how long one call of the handler may take, including its statements. Defaults to 30 seconds, at least
 	// 10 milliseconds, at most 5 minutes.
 	Timeout time.Duration
+	// FetchTimeout is how long one call of the fetch of Refetch may take. Defaults to 10 seconds, at least 10 milliseconds,
+	// at most 5 minutes. Only with Refetch.
+	FetchTimeout time.Duration
 	// Attempts is how often the handler is called for one event before the event is FAILED. Defaults to 12, at most 1000.
 	Attempts int
 	// Group is how many events may share one transaction when more wait than workers are free. Each handler then runs under
@@ -67,9 +70,10 @@ type Spec struct {
 	Backoff Backoff
 }
 
-// Lease is how long a delivery belongs to one worker: Timeout and 15 seconds.
+// Lease is how long a delivery belongs to one worker: FetchTimeout where there is a fetch, Timeout, and 15 seconds.
 func (s Spec) Lease() time.Duration {
-	return s.withDefaults().Timeout + leaseMargin
+	s = s.withDefaults()
+	return s.FetchTimeout + s.Timeout + leaseMargin
 }
 
 func (s Spec) withDefaults() Spec {
@@ -84,6 +88,9 @@ func (s Spec) withDefaults() Spec {
 	}
 	if s.Timeout == 0 {
 		s.Timeout = 30 * time.Second
+	}
+	if _, fetches := s.Order.(refetch); fetches && s.FetchTimeout == 0 {
+		s.FetchTimeout = fetchTimeoutDefault
 	}
 	if s.Attempts == 0 {
 		s.Attempts = 12
