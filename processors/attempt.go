@@ -46,6 +46,7 @@ type attempt struct {
 
 	// number is what the fetch of the provider's state is ordered by; 0 where there is none, or not yet.
 	number int64
+	state  any
 	// skip is the fetch's verdict that nothing is to be changed.
 	skip *SkipError
 
@@ -118,7 +119,7 @@ func (a *attempt) prepare(ctx context.Context) (applyFunc, *result) {
 	}
 	a.event = newEvent(a.d, body, headers)
 	if a.handler.state != nil {
-		a.event.state = new(any)
+		a.event.state = func() any { return a.state }
 	}
 	apply, err := a.decode()
 	if err != nil {

@@ -37,10 +37,8 @@ type Event struct {
 	// content gives the payload; nil means none. A function keeps it from fmt, which asks no method of an Event in an
 	// unexported field and then prints all that it can walk to.
 	content func() (body inbox.Sensitive, headers []inbox.Header)
-	body    []byte
-	headers []inbox.Header
-	// state is where the state that Refetch has fetched stands.
-	state *any
+	// state gives what Refetch has fetched; nil where there is no fetch. It is a function for the same reason.
+	state func() any
 }
 
 // Body returns the request body exactly as it was signed and received. It must not be changed.

@@ -81,7 +81,7 @@ func RefetchedBatch[T any](fn func(ctx context.Context, tx Tx, batch []Item[T]) 
 
 // stateOf is the zero T where the fetch has returned a nil interface.
 func stateOf[T any](ev Event) T {
-	state, _ := (*ev.state).(T)
+	state, _ := ev.state().(T)
 	return state
 }
 
@@ -158,7 +158,7 @@ func (a *attempt) fetch(ctx context.Context) *result {
 		res := a.judge(err)
 		return &res
 	}
-	*a.event.state = state
+	a.state = state
 	return nil
 }
 
