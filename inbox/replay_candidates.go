@@ -77,9 +77,12 @@ from page i left join lateral (
 ) m on true
 order by i.inbox_id`
 
-	// missingColumns finds the events that a processor has neither finished nor has before it.
+	// missingColumns finds the events that a processor wants and has neither finished nor before it. The time from which its
+	// subscription holds does not count: that is what a backfill is for.
 	missingColumns = `, m as materialized (
   select i.*, i.wanted
+    and coalesce((select true from weir.subscription s where s.processor = $8 and s.provider = i.provider
+      and i.endpoint_id like s.endpoint_like and i.event_type like s.type_like limit 1), false)
     and (select true from weir.processed_event m where m.processor = $8 and m.provider = i.provider
       and m.endpoint_id = i.endpoint_id and m.provider_event_id = i.provider_event_id) is null
     and (select true from weir.webhook_outbox o where o.inbox_id = i.inbox_id and o.topic = $8) is null as matched

@@ -35,6 +35,7 @@ type cli struct {
 	Providers providersCmd `cmd:"" help:"List the providers that weir knows, their schemes and samples."`
 	Events    eventsCmd    `cmd:"" help:"Look at accepted events and run them again."`
 	Doctor    doctorCmd    `cmd:"" help:"Check what weir rests on: settings and state of Postgres, Redis, clock and host, each with the remedy."`
+	Failures  failuresCmd  `cmd:"" help:"Look at FAILED deliveries in groups: hold, replay or discard them."`
 	Bench     benchCmd     `cmd:"" help:"Measure how fast this machine acknowledges."`
 	Version   versionCmd   `cmd:"" help:"Print the version."`
 

@@ -16,7 +16,9 @@ import (
 type eventsCmd struct {
 	List   eventsListCmd   `cmd:"" help:"List events, newest first."`
 	Show   eventsShowCmd   `cmd:"" help:"Show one event, its deliveries and what operators did."`
-	Replay eventsReplayCmd `cmd:"" help:"Run FAILED deliveries again. Prints the plan; acts with --apply."`
+	Replay eventsReplayCmd `cmd:"" help:"Run deliveries again, or try them out. Prints the plan; acts with --apply."`
+
+	Backfill eventsBackfillCmd `cmd:"" help:"Feed a processor with events from before its time. Prints the plan; acts with --apply."`
 
 	Confirm eventsConfirmCmd `cmd:"" help:"Show the address by which a provider wants its endpoint confirmed, as of Amazon SNS. Acts with --apply."`
 
@@ -132,57 +134,6 @@ func (o output) event(d inbox.EventDetail) {
 	for _, a := range d.Actions {
 		line("  "+a.At.UTC().Format(time.RFC3339), plain(fmt.Sprintf("%s by %s: %s", a.Action, a.Operator, a.Reason)))
 	}
-}
-
-type eventsReplayCmd struct {
-	configFile
-	InboxIDs  []uuid.UUID `arg:"" optional:"" name:"inbox-id" help:"Events whose FAILED deliveries to run again."`
-	Processor string      `help:"Only this processor's."`
-	Provider  string      `help:"Only this provider's."`
-	All       bool        `help:"Every FAILED delivery that the other flags leave."`
-	Limit     int         `default:"1000" help:"How many at most."`
-	Apply     bool        `help:"Do it. Without it the plan is printed and nothing changes."`
-	Operator  string      `help:"Who does it, for the audit trail. Defaults to the user."`
-	Reason    string      `help:"Why, for the audit trail. Needed with --apply."`
-	JSON      bool        `help:"Print JSON."`
-}
-
-func (c *eventsReplayCmd) Run(ctx context.Context, o output) error {
-	if len(c.InboxIDs) == 0 && c.Processor == "" && c.Provider == "" && !c.All {
-		return usageError{"say what to replay: inbox ids, --processor, --provider or --all"}
-	}
-	if c.Apply && c.Reason == "" {
-		return usageError{"--apply needs --reason TEXT for the audit trail"}
-	}
-	if c.Operator == "" {
-		c.Operator = operator()
-	}
-	return withStore(ctx, c.path(), func(ctx context.Context, s *inbox.Store) error {
-		rows, err := s.Replay(ctx, inbox.ReplayRequest{InboxIDs: c.InboxIDs, Processor: c.Processor, Provider: c.Provider,
-			All: c.All, Limit: c.Limit, Apply: c.Apply, Operator: c.Operator, Reason: c.Reason})
-		if err != nil {
-			return err
-		}
-		if c.JSON {
-			if rows == nil {
-				rows = []inbox.ReplayRow{}
-			}
-			return o.json(map[string]any{"applied": c.Apply, "deliveries": rows})
-		}
-		for _, r := range rows {
-			o.printf("%s  %s  %s  %s  %d attempts, failed %s: %s\n", r.InboxID, r.Processor, plain(r.EventType), plain(r.ProviderEventID),
-				r.AttemptCount, r.FailedAt.UTC().Format(time.RFC3339), plain(r.LastError))
-		}
-		switch {
-		case len(rows) == 0:
-			o.printf("nothing to replay: no FAILED delivery matches\n")
-		case c.Apply:
-			o.printf("%d deliveries run again\n", len(rows))
-		default:
-			o.printf("plan: %d deliveries would run again; add --apply --reason TEXT\n", len(rows))
-		}
-		return nil
-	})
 }
 
 // withStore opens the config's database for looking at events.
