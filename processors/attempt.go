@@ -57,10 +57,12 @@ type attempt struct {
 	skipped  *SkipError
 	// used: the handler sent a statement. met: Postgres reported a conflict to it.
 	used, met bool
+	// effects are what the handler has asked for.
+	effects []inbox.NewEffect
 }
 
 func (a *attempt) reset() {
-	a.called, a.err, a.conflict, a.skipped, a.used, a.met = false, nil, false, nil, false, false
+	a.called, a.err, a.conflict, a.skipped, a.used, a.met, a.effects = false, nil, false, nil, false, false, nil
 }
 
 // result is what an attempt came to, before it is recorded.
@@ -203,8 +205,9 @@ func (a *attempt) complete(ctx context.Context) (inbox.Outcome, error) {
 // applyIn calls the handler in tx. undone says that the store undoes the changes of a handler that has skipped the event.
 func (a *attempt) applyIn(ctx context.Context, tx pgx.Tx, undone bool) (inbox.Outcome, error) {
 	a.called = true
-	g := &guard{tx: tx}
+	g := a.r.guard(tx, a.d.InboxID)
 	a.err = a.call(ctx, g, a.apply)
+	a.effects = effectsOf(g.effects, a.d.InboxID)
 	a.used, a.met = g.used, g.conflict
 	// A handler may have recovered by a savepoint, so a conflict counts only if the handler has failed.
 	a.conflict = a.met && a.err != nil
@@ -220,7 +223,7 @@ func (a *attempt) applyIn(ctx context.Context, tx pgx.Tx, undone bool) (inbox.Ou
 
 // completion says how the store is to complete the delivery.
 func (a *attempt) completion() inbox.Completion {
-	var c inbox.Completion
+	c := inbox.Completion{Effects: func() []inbox.NewEffect { return a.effects }}
 	switch a.spec.Order.(type) {
 	case byVersion:
 		c.Version, c.Gate = objectVersion(a.event)

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weirhq/weir/inbox"
@@ -185,15 +186,21 @@ func (r *Runner) complete(stop context.Context, e *entry, group []*attempt, fetc
 func callAll(ctx context.Context, tx pgx.Tx, e *entry, group []*attempt, members []int) error {
 	lead := group[members[0]]
 	items := make([]any, len(members))
+	ids := make([]uuid.UUID, len(members))
 	for at, i := range members {
 		a := group[i]
 		a.called = true
-		items[at] = a.item
+		items[at], ids[at] = a.item, a.d.InboxID
 		if a.leaseEnd().Before(lead.leaseEnd()) {
 			lead = a
 		}
 	}
-	return lead.call(ctx, &guard{tx: tx}, e.handler.all(items))
+	g := lead.r.guard(tx, ids...)
+	err := lead.call(ctx, g, e.handler.all(items))
+	for _, i := range members {
+		group[i].effects = effectsOf(g.effects, group[i].d.InboxID)
+	}
+	return err
 }
 
 // lane is the object that the attempt must have for itself, and false where it need not.

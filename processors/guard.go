@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -31,6 +32,10 @@ type guard struct {
 	conflict bool
 	// refused is the first statement that was none for a handler. Whoever ignores it would commit what was to be undone.
 	refused error
+	// events may have effects, of the kinds that have senders; effects are those asked for.
+	events  []uuid.UUID
+	kinds   func(string) bool
+	effects []askedEffect
 	// open is the result that must be closed before the connection is free again; closing it returns its error.
 	open func() error
 }

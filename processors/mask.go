@@ -26,6 +26,10 @@ const (
 // cause turns an error into the text that is saved and logged: kind, the error's type where it tells something, and
 // its message with everything masked that may stem from the payload.
 func cause(kind string, err error, body []byte) string {
+	var effect *effectError
+	if errors.As(err, &effect) {
+		return cut(kind+": "+effect.Error(), causeBytesMax)
+	}
 	var decode *decodeError
 	if errors.As(err, &decode) {
 		return cut(kind+": "+decode.reason, causeBytesMax)

@@ -13,6 +13,7 @@ import (
 type Registry struct {
 	entries []*entry
 	teams   []Team
+	senders map[string]Sender
 }
 
 type entry struct {

@@ -103,6 +103,7 @@ type Runner struct {
 	metrics    *metrics
 	onFinished func(FinishedAttempt)
 	lanes      lanes
+	knowsKind  func(kind string) bool
 }
 
 const (
@@ -132,6 +133,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 		log:        cfg.Log,
 		metrics:    m,
 		onFinished: cfg.OnFinished,
+		knowsKind:  cfg.Registry.knows,
 	}
 	for _, e := range cfg.Registry.entries {
 		r.entries[e.spec.Name] = e

@@ -25,6 +25,10 @@ type Tx interface {
 	SendBatch(ctx context.Context, b *Batch) BatchResults
 	// CopyFrom inserts many rows with the copy protocol and returns their number.
 	CopyFrom(ctx context.Context, table Identifier, columns []string, src CopyFromSource) (int64, error)
+	// Effect asks for a change outside of this database. It is written with the handler's changes, in the same commit, and
+	// sent afterwards; without the commit there is no effect. The error says what is wrong with e; a handler that ignores
+	// it fails nevertheless.
+	Effect(ctx context.Context, e Effect) error
 }
 
 // The types that a Tx speaks of are pgx's own, under names that spare a team the import. Rows and BatchResults do not
