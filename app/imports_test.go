@@ -99,6 +99,9 @@ func faults(s source) []string {
 					imported, strings.Join(lib.areas, ", "), lib.why))
 			}
 		}
+		if s.dir != "inbox/objects" && under(imported, "github.com/minio") {
+			found = append(found, "imports "+imported+": only inbox/objects speaks to an object store; let app give its Store to inbox")
+		}
 		if s.dir == "app/ingress" && under(imported, "github.com/redis/go-redis") {
 			found = append(found, "imports go-redis: an answer to a provider never waits for Redis")
 		}
@@ -124,6 +127,8 @@ func ownFaults(s source, ours string) (found []string) {
 	case area != s.area() && !slices.Contains(allowed, area):
 		found = append(found, fmt.Sprintf("imports %s; %s may import of ours: %s. Let app join the two with a function or an interface",
 			ours, s.area(), orNothing(allowed)))
+	case s.dir == "inbox" && ours == "inbox/objects":
+		found = append(found, "imports inbox/objects; the inbox knows an interface, and app joins the two")
 	case s.dir == "app/ingress" && area == "streams":
 		found = append(found, "imports streams: an answer to a provider never waits for Redis")
 	}
@@ -234,6 +239,9 @@ func TestImports_Bite(t *testing.T) {
 		{"go-redis outside streams", "inbox", "a.go", imports("github.com/redis/go-redis/v9"), "only streams issues"},
 		{"go-redis in ingress", "app/ingress", "a.go", imports("github.com/redis/go-redis/v9"), "never waits for Redis"},
 		{"streams in ingress", "app/ingress", "a.go", imports(ours + "streams"), "never waits for Redis"},
+		{"minio in the inbox", "inbox", "a.go", imports("github.com/minio/minio-go/v7"), "only inbox/objects"},
+		{"minio where it belongs", "inbox/objects", "a.go", imports("github.com/minio/minio-go/v7/pkg/credentials", ours+"inbox"), ""},
+		{"the inbox does not know the stores", "inbox", "a.go", imports(ours + "inbox/objects"), "app joins the two"},
 		{"pgx in streams", "streams", "a.go", imports("github.com/jackc/pgx/v5/pgxpool"), "only these packages"},
 		{"a name that says nothing", "inbox/util", "a.go", "package util", "says nothing"},
 		{"the name of a test package", "inbox/common", "a_test.go", "package common_test", "says nothing"},

@@ -18,15 +18,15 @@ import (
 )
 
 // Accept stores a receipt and returns once it is durable: for every event a row, or one more arrival on the row that is
-// already there. It seals in the caller's goroutine, then joins a group commit. If ctx ends while the commit is under
+// already there. It seals in the caller's goroutine, uploads a large body to the object store, then joins a group commit. If ctx ends while the commit is under
 // way the outcome is ErrCommitUnknown; the commit itself has its own deadline and is not cancelled.
 //
-// Errors: ErrUnavailable and ErrClosed (nothing stored), ErrCommitUnknown, ErrBadEvent.
+// Errors: ErrUnavailable, with ErrObjectsUnavailable among it, and ErrClosed (nothing stored), ErrCommitUnknown, ErrBadEvent.
 func (s *Store) Accept(ctx context.Context, r Receipt) ([]Accepted, error) {
 	if len(r.Events) == 0 {
 		return nil, fmt.Errorf("%w: a receipt without events", ErrBadEvent)
 	}
-	it, err := s.prepare(r)
+	it, err := s.prepare(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -44,6 +44,7 @@ func (s *Store) Accept(ctx context.Context, r Receipt) ([]Accepted, error) {
 	if it.err != nil {
 		return nil, it.err
 	}
+	s.discard(it)
 	return it.accepted, nil
 }
 
@@ -61,7 +62,7 @@ type item struct {
 	done     chan struct{}
 }
 
-func (s *Store) prepare(r Receipt) (*item, error) {
+func (s *Store) prepare(ctx context.Context, r Receipt) (*item, error) {
 	payloadID, err := uuid.NewV7()
 	if err != nil {
 		return nil, fmt.Errorf("inbox: accept: %w", err)
@@ -71,7 +72,7 @@ func (s *Store) prepare(r Receipt) (*item, error) {
 		return nil, err
 	}
 	it := &item{
-		receipt: &r, ref: payloadID.String(), payloadID: payloadID, pieces: chunks(sealed),
+		receipt: &r, ref: payloadID.String(), payloadID: payloadID,
 		hash: sha256.Sum256(r.Body), ids: make([]uuid.UUID, len(r.Events)), done: make(chan struct{}),
 	}
 	for i := range it.ids {
@@ -79,6 +80,10 @@ func (s *Store) prepare(r Receipt) (*item, error) {
 			return nil, fmt.Errorf("inbox: accept: %w", err)
 		}
 	}
+	if s.asObject(r.Body) {
+		return it, s.upload(ctx, it, sealed)
+	}
+	it.pieces = chunks(sealed)
 	return it, nil
 }
 
@@ -267,6 +272,7 @@ func (s *Store) commit(items []*item) {
 func (s *Store) refuse(items []*item, err error) {
 	kind := ErrUnavailable
 	switch {
+	case takenPayload(err): // the sweep was first; nothing is wrong with the event
 	case dataFault(err):
 		kind = ErrBadEvent
 	case errors.Is(err, ErrCommitUnknown) || stateAfter(err) == commitUnknown:
@@ -391,7 +397,7 @@ with item as materialized (
 ), pay as (
   insert into weir.webhook_payload (payload_id, seq, sealed)
   select c.payload_id, c.seq, c.sealed from unnest($15::uuid[], $16::smallint[], $17::bytea[]) as c (payload_id, seq, sealed)
-  where c.payload_id::text in (select raw_payload_ref from fresh)
+  where c.payload_id::text in (select right(raw_payload_ref, 36) from fresh)
 ), out as (
   insert into weir.webhook_outbox (inbox_id, topic, status)
   select f.inbox_id, coalesce(w.processor, ''), case when w.processor is null then 'WAITING' else 'PENDING' end

@@ -63,7 +63,7 @@ func TestStore_AcceptGrowsWithTheBatchAlone(t *testing.T) {
 	for _, state := range []string{"empty", "analyzed"} {
 		var items []*item
 		for n := range events {
-			it, err := s.prepare(Receipt{Provider: "stripe", EndpointID: "main", ReceivedAt: time.Now(), Body: []byte("{}"), MatchedSecretVersion: "v1",
+			it, err := s.prepare(t.Context(), Receipt{Provider: "stripe", EndpointID: "main", ReceivedAt: time.Now(), Body: []byte("{}"), MatchedSecretVersion: "v1",
 				Events: []Event{{ProviderEventID: fmt.Sprintf("evt_%s_%d", state, n), Type: "invoice.paid"}}})
 			if err != nil {
 				t.Fatal(err)

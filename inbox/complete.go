@@ -225,13 +225,14 @@ where processor = $1 and provider = $2 and endpoint_id = $3 and provider_event_i
 const retrySQL = `
 update weir.webhook_outbox set lease_token = null, lease_until = null,
   published_at = null, stream_id = null, stream_epoch = null, last_error = $3,
+  attempt_count = greatest(attempt_count - case when $7 then 1 else 0 end, 0),
   next_attempt_at = clock_timestamp() + case when $4::float8 > 0 then $4::float8
     else random() * least($6::float8, $5::float8 * power(2, least(attempt_count, 30) - 1)) end * interval '1 second'
 where outbox_id = $1 and lease_token = $2 and coalesce(status, '') = 'PENDING'`
 
 // Retry ends a lease with a further attempt later, by the database's clock. cause must be masked already.
 func (s *Store) Retry(ctx context.Context, d *Delivery, b Backoff, cause string) error {
-	return s.write1(ctx, "retry", retrySQL, d.OutboxID, d.LeaseToken, sanitise(cause), b.Exactly.Seconds(), b.Base.Seconds(), b.Max.Seconds())
+	return s.write1(ctx, "retry", retrySQL, d.OutboxID, d.LeaseToken, sanitise(cause), b.Exactly.Seconds(), b.Base.Seconds(), b.Max.Seconds(), b.Uncounted)
 }
 
 const failSQL = `

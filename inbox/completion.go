@@ -33,11 +33,13 @@ const (
 func (c Completion) kind() string { return string(cmp.Or(c.Kind, ObjectVersions)) }
 
 // Backoff bounds the wait before the next attempt. The wait is drawn from [0, min(Max, Base × 2^(attempt−1))] ("full
-// jitter") and added to the database's clock. Exactly, when above zero, is taken as it is.
+// jitter") and added to the database's clock. Exactly, when above zero, is taken as it is. Uncounted says that the attempt
+// does not count, because the processor was not called.
 type Backoff struct {
-	Base    time.Duration
-	Max     time.Duration
-	Exactly time.Duration
+	Base      time.Duration
+	Max       time.Duration
+	Exactly   time.Duration
+	Uncounted bool
 }
 
 // TxBrokenError says that a handler ended, aborted or broke the transaction it was given, so that nothing of the

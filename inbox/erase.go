@@ -56,6 +56,7 @@ type EraseRow struct {
 	Refused string `json:"refused,omitempty"`
 
 	payloadID uuid.UUID
+	object    string // the key of its object, if it has one
 	held      bool
 }
 
@@ -70,21 +71,25 @@ select i.inbox_id from weir.webhook_inbox i where i.endpoint_id = $1 and i.objec
 	eraseEventsSQL = `
 with named as materialized (
   select i.raw_payload_ref from weir.webhook_inbox i where i.inbox_id = any ($1::uuid[])
-), refs as materialized (select distinct raw_payload_ref as ref, raw_payload_ref::uuid as payload_id from named)
+), refs as materialized (
+  select distinct i.raw_payload_ref as ref, ` + payloadIDOf + ` as payload_id, replace(right(i.raw_payload_ref, 36), '-', '') as digits
+  from named i)
 select i.inbox_id, i.endpoint_id, i.provider_event_id, i.event_type, i.status, i.inbox_id = any ($1::uuid[]), r.payload_id,
+  case when r.ref like '%/%' then r.ref else '' end,
   exists (select from weir.webhook_payload p where p.payload_id = r.payload_id),
   exists (select from weir.legal_hold h where h.released_at is null and (h.inbox_id = i.inbox_id or h.endpoint_id = i.endpoint_id))
 from refs r join weir.webhook_inbox i on i.inbox_id > r.payload_id
-  and i.inbox_id < (lpad(to_hex(('x' || substr(replace(r.ref, '-', ''), 1, 12))::bit(48)::bigint + $2), 12, '0')
-    || substr(replace(r.ref, '-', ''), 13))::uuid
+  and i.inbox_id < (lpad(to_hex(('x' || substr(r.digits, 1, 12))::bit(48)::bigint + $2), 12, '0')
+    || substr(r.digits, 13))::uuid
   and i.raw_payload_ref = r.ref
 order by i.inbox_id`
 
 	// erasePayloadsSQL names the bounds too, by which the days without any of them are left out.
 	erasePayloadsSQL = `
 with gone as (
-  delete from weir.webhook_payload where payload_id = any ($1::uuid[]) and payload_id >= $2 and payload_id <= $3 returning payload_id)
-select count(distinct payload_id) from gone`
+  delete from weir.webhook_payload where payload_id = any ($1::uuid[]) and payload_id >= $2 and payload_id <= $3
+  returning payload_id, seq = 0 and substr(sealed, 1, 1) = '\x02' as object)
+select count(distinct payload_id), coalesce(array_agg(payload_id) filter (where object), '{}') from gone`
 
 	auditEraseSQL = `
 insert into weir.operator_action (operator, action, reason, inbox_id)
@@ -100,6 +105,7 @@ func (s *Store) Erase(ctx context.Context, r EraseRequest) ([]EraseRow, error) {
 		return nil, err
 	}
 	var rows []EraseRow
+	var objects []string
 	err := s.deleting(ctx, func(tx pgx.Tx) error {
 		// An object is looked for in the whole table.
 		if _, err := tx.Exec(ctx, `set local statement_timeout = '10min'`); err != nil {
@@ -117,10 +123,16 @@ func (s *Store) Erase(ctx context.Context, r EraseRequest) ([]EraseRow, error) {
 			return err
 		}
 		payloads := r.judge(rows)
-		if !r.Apply || len(payloads) == 0 {
+		if !r.Apply {
 			return nil
 		}
-		if _, err := s.erasePayloads(ctx, tx, payloads); err != nil {
+		if objects = objectsOf(rows); len(objects) > 0 && s.cfg.Objects == nil {
+			return fmt.Errorf("%w: none is configured, and the payload is there", ErrObjectsUnavailable)
+		}
+		if len(payloads) == 0 {
+			return nil
+		}
+		if _, _, err := s.erasePayloads(ctx, tx, payloads); err != nil {
 			return err
 		}
 		var gone []uuid.UUID
@@ -132,17 +144,38 @@ func (s *Store) Erase(ctx context.Context, r EraseRequest) ([]EraseRow, error) {
 		_, err = tx.Exec(ctx, auditEraseSQL, gone, r.Operator, sanitise(r.Reason))
 		return err
 	})
+	if err == nil {
+		// Without its row nobody reads an object any more. What cannot be deleted now goes by the same command again, or
+		// by the sweep.
+		err = s.objects.remove(ctx, objects)
+	}
 	return rows, wrap("erase", err)
 }
 
-// erasePayloads removes what is stored of payloads, and says of how many there was something.
-func (s *Store) erasePayloads(ctx context.Context, tx pgx.Tx, payloads []uuid.UUID) (n int, err error) {
+// erasePayloads removes the rows of payloads, and says of how many there was something and which objects nothing wants
+// once tx is committed.
+func (s *Store) erasePayloads(ctx context.Context, tx pgx.Tx, payloads []uuid.UUID) (n int, objects []string, err error) {
 	if len(payloads) == 0 {
-		return 0, nil
+		return 0, nil, nil
 	}
 	from, to := bounds(payloads)
-	err = tx.QueryRow(ctx, erasePayloadsSQL, payloads, from, to).Scan(&n)
-	return n, err
+	var ids []uuid.UUID
+	err = tx.QueryRow(ctx, erasePayloadsSQL, payloads, from, to).Scan(&n, &ids)
+	for _, id := range ids {
+		objects = append(objects, objectKey(id))
+	}
+	return n, objects, err
+}
+
+// objectsOf are the objects that an erasure deletes, also where an earlier one could not.
+func objectsOf(rows []EraseRow) []string {
+	var keys []string
+	for _, row := range rows {
+		if row.object != "" && row.Refused == "" && !slices.Contains(keys, row.object) {
+			keys = append(keys, row.object)
+		}
+	}
+	return keys
 }
 
 func (s *Store) eraseIDs(ctx context.Context, tx pgx.Tx, r EraseRequest) ([]uuid.UUID, error) {
@@ -163,7 +196,7 @@ func (s *Store) eraseIDs(ctx context.Context, tx pgx.Tx, r EraseRequest) ([]uuid
 
 func scanErase(row pgx.CollectableRow) (EraseRow, error) {
 	var e EraseRow
-	err := row.Scan(&e.InboxID, &e.EndpointID, &e.ProviderEventID, &e.EventType, &e.Status, &e.Named, &e.payloadID, &e.Stored, &e.held)
+	err := row.Scan(&e.InboxID, &e.EndpointID, &e.ProviderEventID, &e.EventType, &e.Status, &e.Named, &e.payloadID, &e.object, &e.Stored, &e.held)
 	return e, err
 }
 

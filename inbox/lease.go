@@ -16,7 +16,7 @@ const leasedColumns = `
   l.outbox_id, l.inbox_id, l.topic, l.lease_token, l.attempt_count, i.provider, i.endpoint_id, i.provider_event_id,
   i.event_type, i.object_id, i.object_version, i.provider_created_at, i.received_at, i.payload_index, i.raw_payload_ref,
   (select string_agg(p.sealed, ''::bytea order by p.seq) from weir.webhook_payload p
-   where p.payload_id = i.raw_payload_ref::uuid)`
+   where p.payload_id = ` + payloadIDOf + `)`
 
 // Recurring statements must keep their plan whatever the planner believes about a table that is empty now and huge in a
 // minute. Three habits leave it no other plan: a join is written "column = any (array[other])", which only an index
@@ -144,14 +144,15 @@ func scanDelivery(row pgx.CollectableRow) (Delivery, error) {
 	if created != nil {
 		d.ProviderCreatedAt = *created
 	}
-	d.payloadID, err = uuid.Parse(ref)
+	d.payloadID, err = uuid.Parse(ref[max(len(ref)-payloadIDLen, 0):])
 	return d, err
 }
 
 // OpenPayload opens the sealed payload of a leased delivery. ErrPayloadUnreadable means that no further attempt will
-// read it; it is counted by its cause. Any other error is the database's or a keyring file's that cannot be read now.
+// read it; it is counted by its cause. ErrObjectsUnavailable means that the object store cannot be asked now. Any other
+// error is the database's or a keyring's that cannot be read now.
 func (s *Store) OpenPayload(ctx context.Context, d *Delivery) (body Sensitive, headers []Header, err error) {
-	body, headers, err = s.sealer.open(ctx, d.payloadID, d.EndpointID, d.sealed)
+	body, headers, err = s.openStored(ctx, d.payloadID, d.EndpointID, d.sealed)
 	var bad *UnreadableError
 	if errors.As(err, &bad) {
 		s.metrics.unreadable.WithLabelValues(bad.Cause).Inc()

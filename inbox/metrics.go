@@ -67,13 +67,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m.keptEffects = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "weir_expired_kept_effects", Help: "Effects that are not final and older than payloads get; their requests and data keys are kept.",
 	})
-	for _, kind := range []string{"payload_day", "payload", "stray", "data_key", "event", "mark", "effect"} {
+	for _, kind := range []string{"payload_day", "payload", "stray", "data_key", "object", "event", "mark", "effect"} {
 		m.expired.WithLabelValues(kind)
 	}
 	for _, why := range []string{"unfinished", "held"} {
 		m.keptDays.WithLabelValues(why)
 	}
-	for _, cause := range []string{causeMissing, causeFormat, causeChanged, causeKeyGone, causeKeyMissing, causeContent} {
+	for _, cause := range []string{causeMissing, causeFormat, causeChanged, causeKeyGone, causeKeyMissing, causeContent, causeObjectMissing} {
 		m.unreadable.WithLabelValues(cause)
 	}
 	if reg != nil {

@@ -41,7 +41,7 @@ var recurring = []struct {
 	{"group markers", groupMarkersSQL, "text, text[], text[], text[], uuid[], text[], int[]", nil},
 	{"group finish", groupFinishSQL, "bigint[], uuid[], text", []string{"webhook_outbox_pkey", "webhook_inbox_pkey"}},
 	{"group found", groupFoundSQL, "text, text[], text[], text[], uuid[], int[]", []string{"processed_event_pkey"}},
-	{"retry", retrySQL, "bigint, uuid, text, float8, float8, float8", []string{"webhook_outbox_pkey"}},
+	{"retry", retrySQL, "bigint, uuid, text, float8, float8, float8, boolean", []string{"webhook_outbox_pkey"}},
 	{"unfinished of a day", unfinishedSQL, "uuid, uuid, uuid", []string{"webhook_outbox_delivery_key", "webhook_inbox_pkey"}},
 	{"events page", eventsPageSQL, "uuid, uuid, int", []string{"webhook_inbox_pkey"}},
 	{"expire events", expireEventsSQL, "uuid[]", []string{"webhook_inbox_pkey", "webhook_outbox_delivery_key", "effect_inbox_id_processor_step_key", "legal_hold_inbox_id_idx", "legal_hold_endpoint_id_idx"}},

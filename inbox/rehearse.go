@@ -67,7 +67,7 @@ select coalesce(o.outbox_id, 0), i.inbox_id, $2::text, '00000000-0000-0000-0000-
   i.provider, i.endpoint_id, i.provider_event_id,
   i.event_type, i.object_id, i.object_version, i.provider_created_at, i.received_at, i.payload_index, i.raw_payload_ref,
   (select string_agg(p.sealed, ''::bytea order by p.seq) from weir.webhook_payload p
-   where p.payload_id = i.raw_payload_ref::uuid)
+   where p.payload_id = ` + payloadIDOf + `)
 from weir.webhook_inbox i
 left join weir.webhook_outbox o on o.inbox_id = any (array[i.inbox_id]) and o.topic = any (array[$2::text])
 where i.inbox_id = $1`

@@ -19,7 +19,7 @@ const (
     and ($6 = '' or i.object_id = $6)`
 
 	// hasPayload is no exists, which the planner may answer by reading the whole table first.
-	hasPayload = `coalesce((select true from weir.webhook_payload p where p.payload_id = i.raw_payload_ref::uuid limit 1), false)`
+	hasPayload = `coalesce((select true from weir.webhook_payload p where p.payload_id = ` + payloadIDOf + ` limit 1), false)`
 
 	failedColumns = `
 ), m as materialized (

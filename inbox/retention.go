@@ -73,6 +73,8 @@ type ExpiredPayloads struct {
 	Strays int `json:"strays"`
 	// Keys is the number of data keys destroyed.
 	Keys int `json:"keys"`
+	// Objects is the number of objects deleted.
+	Objects int `json:"objects"`
 }
 
 const (
@@ -92,15 +94,15 @@ const (
 	unfinishedSQL = `
 select count(*) filter (where coalesce(o.status, '') in ('PENDING', 'WAITING')), count(*) filter (where coalesce(o.status, '') = 'FAILED')
 from weir.webhook_outbox o join weir.webhook_inbox i on i.inbox_id = any (array[o.inbox_id])
-where o.inbox_id >= $1 and o.inbox_id < $3 and i.raw_payload_ref::uuid >= $1 and i.raw_payload_ref::uuid < $2`
+where o.inbox_id >= $1 and o.inbox_id < $3 and ` + payloadIDOf + ` >= $1 and ` + payloadIDOf + ` < $2`
 
 	heldDaySQL = `
 select exists (
   select from weir.legal_hold h join weir.webhook_inbox i on i.inbox_id = any (array[h.inbox_id])
-  where h.released_at is null and i.raw_payload_ref::uuid >= $1 and i.raw_payload_ref::uuid < $2
+  where h.released_at is null and ` + payloadIDOf + ` >= $1 and ` + payloadIDOf + ` < $2
 ) or (exists (select from weir.legal_hold where released_at is null and endpoint_id is not null) and exists (
   select from weir.webhook_inbox i
-  where i.inbox_id >= $1 and i.inbox_id < $3 and i.raw_payload_ref::uuid >= $1 and i.raw_payload_ref::uuid < $2
+  where i.inbox_id >= $1 and i.inbox_id < $3 and ` + payloadIDOf + ` >= $1 and ` + payloadIDOf + ` < $2
     and i.endpoint_id in (select endpoint_id from weir.legal_hold where released_at is null and endpoint_id is not null)))`
 
 	firstStraySQL = `
@@ -166,6 +168,9 @@ func (s *Store) ExpirePayloads(ctx context.Context, r Retention) (ExpiredPayload
 	if err == nil {
 		err = s.destroyKeys(ctx, limit, &done)
 	}
+	if err == nil {
+		err = s.expireObjects(ctx, limit, now, &done)
+	}
 	s.reportExpired(done)
 	return done, wrap("expire payloads", err)
 }
@@ -174,6 +179,7 @@ func (s *Store) reportExpired(done ExpiredPayloads) {
 	s.metrics.expired.WithLabelValues("payload_day").Add(float64(len(done.Dropped)))
 	s.metrics.expired.WithLabelValues("stray").Add(float64(done.Strays))
 	s.metrics.expired.WithLabelValues("data_key").Add(float64(done.Keys))
+	s.metrics.expired.WithLabelValues("object").Add(float64(done.Objects))
 	unfinished, held := 0, 0
 	for _, k := range done.Kept {
 		if k.Held {

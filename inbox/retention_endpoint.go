@@ -38,18 +38,18 @@ left join weir.payload_expiry e on e.day = $1::date and e.endpoint_id = d.endpoi
 where e.finished_at is null or e.kept > 0 and e.finished_at < clock_timestamp() - $3::interval`
 
 	endpointPageSQL = `
-select i.inbox_id, i.endpoint_id, i.raw_payload_ref::uuid from weir.webhook_inbox i
+select i.inbox_id, i.endpoint_id, ` + payloadIDOf + ` from weir.webhook_inbox i
 where i.inbox_id > $1 and i.inbox_id < $2 order by i.inbox_id limit $3`
 
 	// neededPayloadsSQL names those of the payloads that something unfinished needs. The deliveries of a payload have ids
 	// between it and refSlack after it, and what is unfinished is a small table.
 	neededPayloadsSQL = `
-select i.raw_payload_ref::uuid from weir.webhook_outbox o join weir.webhook_inbox i on i.inbox_id = any (array[o.inbox_id])
-where o.inbox_id >= $1 and o.inbox_id < $2 and i.raw_payload_ref::uuid = any ($3::uuid[])`
+select ` + payloadIDOf + ` from weir.webhook_outbox o join weir.webhook_inbox i on i.inbox_id = any (array[o.inbox_id])
+where o.inbox_id >= $1 and o.inbox_id < $2 and ` + payloadIDOf + ` = any ($3::uuid[])`
 
 	heldPayloadsSQL = `
-select i.raw_payload_ref::uuid from weir.legal_hold h join weir.webhook_inbox i on i.inbox_id = any (array[h.inbox_id])
-where h.released_at is null and h.inbox_id is not null and i.raw_payload_ref::uuid = any ($1::uuid[])`
+select ` + payloadIDOf + ` from weir.legal_hold h join weir.webhook_inbox i on i.inbox_id = any (array[h.inbox_id])
+where h.released_at is null and h.inbox_id is not null and ` + payloadIDOf + ` = any ($1::uuid[])`
 
 	heldEndpointsSQL = `
 select endpoint_id from weir.legal_hold where released_at is null and endpoint_id = any ($1::text[])`
@@ -206,6 +206,7 @@ func (s *Store) endpointPage(ctx context.Context, d endpointDay) (end uuid.UUID,
 
 // expireBatch deletes those payloads of a batch that nothing needs, and counts the others by endpoint.
 func (s *Store) expireBatch(ctx context.Context, batch []duePayload, kept map[string]int) (deleted, left int, err error) {
+	var objects []string
 	err = s.deleting(ctx, func(tx pgx.Tx) error {
 		needed, err := neededOf(ctx, tx, batch)
 		if err != nil {
@@ -220,9 +221,13 @@ func (s *Store) expireBatch(ctx context.Context, batch []duePayload, kept map[st
 			}
 			free = append(free, c.payloadID)
 		}
-		deleted, err = s.erasePayloads(ctx, tx, free)
+		deleted, objects, err = s.erasePayloads(ctx, tx, free)
 		return err
 	})
+	// What cannot be deleted now is left to the sweep.
+	if err == nil && s.objects.remove(ctx, objects) == nil {
+		s.metrics.expired.WithLabelValues("object").Add(float64(len(objects)))
+	}
 	return deleted, left, err
 }
 

@@ -14,14 +14,14 @@ const (
 
 	revealSQL = `
 select (select string_agg(p.sealed, ''::bytea order by p.seq) from weir.webhook_payload p
-        where p.payload_id = i.raw_payload_ref::uuid), i.raw_payload_ref::uuid, i.endpoint_id
+        where p.payload_id = ` + payloadIDOf + `), ` + payloadIDOf + `, i.endpoint_id
 from weir.webhook_inbox i where i.inbox_id = $1`
 )
 
 // Reveal opens one event's stored payload for an operator. The audit row is committed before anything is read, so that
 // no payload is seen without a trace.
 //
-// Errors: ErrNotFound, ErrPayloadUnreadable.
+// Errors: ErrNotFound, ErrPayloadUnreadable, ErrObjectsUnavailable.
 func (s *Store) Reveal(ctx context.Context, id uuid.UUID, operator, reason string) (body Sensitive, headers []Header, err error) {
 	if operator == "" || reason == "" {
 		return nil, nil, errors.New("inbox: reveal: an operator and a reason are needed")
@@ -42,6 +42,6 @@ func (s *Store) Reveal(ctx context.Context, id uuid.UUID, operator, reason strin
 	if err != nil {
 		return nil, nil, wrap("reveal", err)
 	}
-	body, headers, err = s.sealer.open(ctx, payloadID, endpointID, sealed)
+	body, headers, err = s.openStored(ctx, payloadID, endpointID, sealed)
 	return body, headers, wrap("reveal", err)
 }

@@ -38,6 +38,14 @@ type Config struct {
 	Linger time.Duration
 	// CommitTimeout bounds one accept transaction. Default 5 s.
 	CommitTimeout time.Duration
+	// ObjectThreshold is the length in bytes above which a body goes to Objects instead of rows. 0 means never.
+	ObjectThreshold int64
+	// Objects keeps what is above ObjectThreshold. It is also needed for as long as payloads are there that were.
+	Objects Objects
+	// ObjectTimeout bounds each call of Objects. Default 5 s.
+	ObjectTimeout time.Duration
+	// ObjectConnsMax bounds the calls of Objects at one time. Default 32.
+	ObjectConnsMax int
 	// OpenConnsMax bounds the connections for leases, relay, reconciler and inspection. Default 6.
 	OpenConnsMax int
 	// CompletionConnsMax bounds the connections on which processors run. Default 12.
@@ -60,11 +68,15 @@ func (c Config) withDefaults() Config {
 	def(&c.BatchMin, 16)
 	def(&c.OpenConnsMax, 6)
 	def(&c.CompletionConnsMax, 12)
+	def(&c.ObjectConnsMax, 32)
 	if c.Linger == 0 {
 		c.Linger = 2 * time.Millisecond
 	}
 	if c.CommitTimeout == 0 {
 		c.CommitTimeout = 5 * time.Second
+	}
+	if c.ObjectTimeout == 0 {
+		c.ObjectTimeout = 5 * time.Second
 	}
 	if c.OpenTimeout == 0 {
 		c.OpenTimeout = 10 * time.Second
@@ -81,6 +93,9 @@ func (c Config) validate() error {
 	case c.Writers < 1 || c.BatchMax < 1 || c.BatchMin < 1 || c.OpenConnsMax < 1 || c.CompletionConnsMax < 1:
 		return errors.New("inbox: Writers, BatchMax, BatchMin, OpenConnsMax and CompletionConnsMax must be above 0")
 	}
+	if c.ObjectThreshold > 0 && c.Objects == nil {
+		return errors.New("inbox: ObjectThreshold needs Objects")
+	}
 	return nil
 }
 
@@ -96,9 +111,10 @@ type Store struct {
 	open        *pgxpool.Pool
 	completions *pgxpool.Pool
 
-	sealer *sealer
-	batch  *batcher
-	fresh  atomic.Pointer[Fresh]
+	sealer  *sealer
+	objects *objectStore
+	batch   *batcher
+	fresh   atomic.Pointer[Fresh]
 	// freshEffects is told of effects that this process has committed.
 	freshEffects atomic.Pointer[FreshEffects]
 	wg           sync.WaitGroup
@@ -112,7 +128,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, log: cfg.Log, metrics: newMetrics(cfg.Metrics)}
+	s := &Store{cfg: cfg, log: cfg.Log, metrics: newMetrics(cfg.Metrics), objects: newObjectStore(cfg)}
 	if cfg.Fresh != nil {
 		s.SetFresh(cfg.Fresh)
 	}
@@ -371,6 +387,12 @@ func transient(err error) bool {
 		return true
 	}
 	return false
+}
+
+// takenPayload says that another row stands under the payload's id.
+func takenPayload(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == "23505" && strings.HasPrefix(pgErr.TableName, "webhook_payload")
 }
 
 // dataFault says that the server refused the values themselves.

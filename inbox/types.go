@@ -28,7 +28,7 @@ var (
 
 // UnreadableError says why a payload does not open. It is ErrPayloadUnreadable to errors.Is.
 type UnreadableError struct {
-	// Cause is one of a closed set: missing, format, changed, key_gone, key_missing, content.
+	// Cause is one of a closed set: missing, format, changed, key_gone, key_missing, content, object_missing.
 	Cause string
 	// Reason is a sentence without any value in it.
 	Reason string
@@ -47,6 +47,8 @@ const (
 	causeKeyGone    = "key_gone"    // its data key is destroyed
 	causeKeyMissing = "key_missing" // the keyring lacks the key that wraps its data key
 	causeContent    = "content"     // the seal holds, but what is in it does not read
+	// causeObjectMissing: its object was deleted behind weir's back.
+	causeObjectMissing = "object_missing"
 )
 
 func unreadable(cause, reason string) error { return &UnreadableError{Cause: cause, Reason: reason} }

@@ -19,6 +19,8 @@ const (
 	// conflictTriesMax is how often one attempt runs a transaction that Postgres ends in favour of another one.
 	conflictTriesMax = 5
 	conflictWaitBase = 20 * time.Millisecond
+	// objectsWaitMin is half the longest wait for an object store that is away.
+	objectsWaitMin = 5 * time.Second
 	// overdueAfter is how long past its deadline a handler must still run before a log line names it.
 	overdueAfter   = 5 * time.Second
 	stackFramesMax = 24
@@ -72,6 +74,8 @@ type result struct {
 	reason  string
 	stack   []string
 	err     error // of the store, for verdicts without a reason of the handler
+	// uncounted: what is to be retried was not tried.
+	uncounted bool
 }
 
 func (a *attempt) run() result {
@@ -114,6 +118,10 @@ func (a *attempt) prepare(ctx context.Context) (applyFunc, *result) {
 			reason = bad.Error()
 		}
 		return nil, &result{verdict: VerdictFailed, reason: reason}
+	}
+	if errors.Is(err, inbox.ErrObjectsUnavailable) && a.stop.Err() == nil {
+		// However long this lasts, it says nothing about the event.
+		return nil, &result{verdict: VerdictRetry, after: objectsWaitMin + rand.N(objectsWaitMin), reason: cause("store", err, nil), uncounted: true}
 	}
 	if err != nil {
 		res := a.judgeStore(err)
@@ -381,7 +389,7 @@ func (a *attempt) settle(res *result) (ack bool) {
 	var err error
 	switch res.verdict {
 	case VerdictRetry:
-		b := inbox.Backoff{Base: a.spec.Backoff.Base, Max: a.spec.Backoff.Max, Exactly: res.after}
+		b := inbox.Backoff{Base: a.spec.Backoff.Base, Max: a.spec.Backoff.Max, Exactly: res.after, Uncounted: res.uncounted}
 		err = a.r.store.Retry(ctx, a.d, b, res.reason)
 	case VerdictRejected, VerdictFailed:
 		err = a.r.store.FailAs(ctx, a.d, inbox.Failure{Cause: res.reason, Fingerprint: fingerprint(a.spec.Name, res.reason, res.stack)})

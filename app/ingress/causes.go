@@ -58,6 +58,7 @@ const (
 	causeEndpointRate     cause = "endpoint_rate"
 	causeProviderRate     cause = "provider_rate"
 	causeStoreUnavailable cause = "store_unavailable"
+	causeObjectStore      cause = "object_store"
 	causeCommitUnknown    cause = "commit_unknown"
 	causeShuttingDown     cause = "shutting_down"
 	causeByteBudget       cause = "byte_budget"
@@ -112,6 +113,7 @@ var rules = map[cause]rule{
 	causeProviderRate: {status: http.StatusTooManyRequests, outcome: RateLimited},
 
 	causeStoreUnavailable:          {status: http.StatusServiceUnavailable, outcome: Unavailable, retryAfter: 5 * time.Second},
+	causeObjectStore:               {status: http.StatusServiceUnavailable, outcome: Unavailable, retryAfter: 5 * time.Second},
 	causeCommitUnknown:             {status: http.StatusServiceUnavailable, outcome: Unavailable, retryAfter: 5 * time.Second},
 	cause(adapters.NoSecret):       {status: http.StatusServiceUnavailable, outcome: Unavailable, retryAfter: 30 * time.Second},
 	cause(adapters.KeyUnavailable): {status: http.StatusServiceUnavailable, outcome: Unavailable, retryAfter: 10 * time.Second},
@@ -172,6 +174,8 @@ func refuseAccept(err error) *verdict {
 		v.cause = causeBadEvent
 	case errors.Is(err, inbox.ErrCommitUnknown), errors.Is(err, context.DeadlineExceeded):
 		v.cause = causeCommitUnknown
+	case errors.Is(err, inbox.ErrObjectsUnavailable):
+		v.cause = causeObjectStore
 	case errors.Is(err, inbox.ErrUnavailable):
 		v.cause = causeStoreUnavailable
 	case errors.Is(err, inbox.ErrClosed):
