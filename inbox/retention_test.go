@@ -2,7 +2,6 @@ package inbox_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -294,72 +293,6 @@ func TestBR613_LateDuplicatesAreKnown(t *testing.T) {
 	}
 	if n := one[int](t, b, `select count(*) from weir.processed_event`); n != 1 {
 		t.Errorf("%d marks left, want that of the failed event", n)
-	}
-}
-
-// A day of many payloads goes in a moment, and receipts are accepted all the while.
-func TestRetention_AcksGoOnWhileADayGoes(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.subscribe(t, "billing")
-	yesterday := time.Now().UTC().Truncate(day).Add(-day)
-	const rows = 100_000
-	if _, err := b.db.Exec(t.Context(), `
-		insert into weir.webhook_payload (payload_id, seq, sealed)
-		select (lpad(to_hex($1::bigint + n), 12, '0') || '7000' || '8' || lpad(to_hex(n), 15, '0'))::uuid, 0, decode(repeat(md5(n::text), 16), 'hex')
-		from generate_series(1, $2) n`, yesterday.UnixMilli(), rows); err != nil {
-		t.Fatal(err)
-	}
-	if n := one[int](t, b, `select count(*) from weir.webhook_payload_`+yesterday.Format("20060102")); n != rows {
-		t.Fatalf("%d rows in yesterday's partition", n)
-	}
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	var worst, before, during atomic.Int64
-	var dropping atomic.Bool
-	for worker := range 4 {
-		wg.Go(func() {
-			for n := 0; ; n++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				started := time.Now()
-				if _, err := b.Accept(context.Background(), receipt(fmt.Sprintf("evt_%d_%d", worker, n), "invoice.paid", "{}")); err != nil {
-					t.Errorf("accept: %v", err)
-					return
-				}
-				took := time.Since(started)
-				if dropping.Load() {
-					worst.Store(max(worst.Load(), int64(took)))
-					during.Add(1)
-				} else {
-					before.Add(1)
-				}
-			}
-		})
-	}
-	for before.Load() < 100 {
-		time.Sleep(time.Millisecond)
-	}
-	dropping.Store(true)
-	started := time.Now()
-	// Only yesterday is over: today's deliveries are open and its time is not come.
-	untilMidnight := time.Until(time.Now().UTC().Truncate(day).Add(day))
-	done := b.expirePayloads(t, untilMidnight+30*day-time.Minute)
-	took := time.Since(started)
-	for n := during.Load(); during.Load() < n+20; {
-		time.Sleep(time.Millisecond)
-	}
-	close(stop)
-	wg.Wait()
-	if len(done.Dropped) != 1 {
-		t.Errorf("%+v", done)
-	}
-	t.Logf("dropped %d rows in %v; the slowest of %d accepts meanwhile took %v", rows, took, during.Load(), time.Duration(worst.Load()))
-	if took > 10*time.Second {
-		t.Errorf("dropping a day took %v", took)
 	}
 }
 
