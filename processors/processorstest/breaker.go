@@ -34,8 +34,10 @@ const (
 	slow
 	// failStatement: the server cannot carry out one statement of the handler.
 	failStatement
-	// rehearse: the event is rehearsed before it is handled.
-	rehearse
+	// giveUp: the attempts are used up, and an operator replays the event later.
+	giveUp
+	// rehearsed: an operator rehearses the event before it is handled.
+	rehearsed
 )
 
 var (
@@ -239,14 +241,6 @@ func (b *breaker) Retry(ctx context.Context, d *inbox.Delivery, backoff inbox.Ba
 		backoff = afar
 	}
 	return b.Store.Retry(ctx, d, backoff, cause)
-}
-
-// Fail is the store's while the process lives.
-func (b *breaker) Fail(ctx context.Context, d *inbox.Delivery, cause string) error {
-	if b.isKilled(d) {
-		return errKilled
-	}
-	return b.Store.Fail(ctx, d, cause)
 }
 
 // FailAs is the store's while the process lives.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weirhq/weir/inbox"
@@ -30,6 +31,8 @@ type round struct {
 	// behind are the workers that have taken an event from another one.
 	behind sync.WaitGroup
 
+	// givenUp are the events that are FAILED until they are replayed.
+	givenUp []uuid.UUID
 	// suffered counts what went wrong.
 	suffered map[delivered]int
 
@@ -134,11 +137,71 @@ func (r *round) prepare(spec processors.Spec, d *inbox.Delivery) (gone bool) {
 	r.suffered[key]++
 	p := plan{mishap: r.mishaps[r.rnd.IntN(len(r.mishaps))], statement: r.suffered[key]}
 	r.h.breaker.intend(d, p)
-	if p.mishap == killBefore {
+	if p.mishap == giveUp { // a replay begins with new attempts
+		r.suffered[key] = mishapsMax
+	}
+	switch p.mishap {
+	case killBefore:
 		r.h.story.say("%s leased by %s, attempt %d: its process died before the handler was called", d.ProviderEventID, spec.Name, d.Attempt)
 		return true
+	case giveUp:
+		if err := r.h.store.FailAs(r.t.Context(), d, inbox.Failure{Cause: "given up"}); err != nil {
+			r.t.Fatal(err)
+		}
+		r.h.story.say("%s: the attempts of %s are used up, the event is FAILED", d.ProviderEventID, spec.Name)
+		r.givenUp = append(r.givenUp, d.InboxID)
+		return true
+	case rehearsed:
+		r.rehearse(spec, d)
 	}
 	return false
+}
+
+// rehearse tries an event out and looks whether it has left anything.
+func (r *round) rehearse(spec processors.Spec, d *inbox.Delivery) {
+	r.t.Helper()
+	before := r.h.rows()
+	report, err := r.h.runner.Rehearse(r.t.Context(), processors.RehearseRequest{InboxID: d.InboxID, Processor: spec.Name})
+	r.h.story.say("%s rehearsed by %s: %s %s", d.ProviderEventID, spec.Name, report.Verdict, report.Reason)
+	if err != nil {
+		r.t.Errorf("%s: the rehearsal for %s: %v", d.ProviderEventID, spec.Name, err)
+	}
+	if left := difference(before, r.h.rows()); len(left) > 0 {
+		r.t.Errorf("%s: the rehearsal for %s has changed rows; the handler must write with its Tx alone:\n  %s",
+			d.ProviderEventID, spec.Name, strings.Join(left, "\n  "))
+	}
+}
+
+// replay does what an operator does about events that have ended, and waits until they have ended again.
+func (r *round) replay(request inbox.RunRequest) {
+	r.t.Helper()
+	request.Operator, request.Reason, request.BudgetPercent = "processorstest", "test", -1
+	if _, err := r.h.store.StartReplay(r.t.Context(), request); err != nil {
+		r.t.Fatal(err)
+	}
+	reopened, err := r.h.store.AdvanceReplays(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.h.story.say("an operator replays %d deliveries that have ended %s", reopened, request.Filter.Status)
+	r.drain()
+}
+
+func (r *round) deliverAndReplay() {
+	r.t.Helper()
+	r.deliver(r.sequence())
+	r.drain()
+	r.replay(inbox.RunRequest{Filter: inbox.ReplayFilter{Status: "FAILED", InboxIDs: r.givenUp}})
+}
+
+func (r *round) deliverAndReplayAgain() {
+	r.t.Helper()
+	r.deliver(r.sequence())
+	r.drain()
+	if r.trial.Once {
+		return
+	}
+	r.replay(inbox.RunRequest{Again: true, Filter: inbox.ReplayFilter{Status: "PROCESSED"}})
 }
 
 // succeed is the worker that takes an event from another one while that is still at it.

@@ -23,18 +23,21 @@ type Trial struct {
 	// Poison are events that no handler can use; they stand among the others in some rounds and must end FAILED or
 	// SKIPPED. Defaults to a copy of each event whose body breaks off half-way; an empty list that is not nil means none.
 	Poison []Event
+	// Once says that an event must not be applied again after its end: a handler that adds to a sum cannot be replayed, one
+	// that stores a state can. Defaults to false: in some rounds an operator replays what was processed.
+	Once bool
 	// Seed repeats a run: it decides the orders, the copies and the moments. Defaults to 0: a new one is drawn. The story of
 	// a failure names it.
 	Seed uint64
 	// Only runs the rounds whose name begins with it, for a look at one that has failed. Defaults to all.
 	Only string
-	// Rounds is how often each disturbance is run, each time with a seed of its own. Defaults to 2.
+	// Rounds is how often each disturbance is run, each time with a seed of its own. Defaults to 1.
 	Rounds int
 }
 
 const (
 	eventsMax     = 16
-	roundsDefault = 2
+	roundsDefault = 1
 )
 
 // Torture runs a processor under everything that can happen to its events, each time in a database of its own: copies,
@@ -139,7 +142,10 @@ var disturbances = []disturbance{
 	{name: "statements fail", shuffled: true, mishaps: []mishap{failStatement}},
 	{name: "poison among the events", shuffled: true, run: (*round).deliverWithPoison},
 	{name: "other versions among the events", shuffled: true, run: (*round).deliverWithVersions},
-	{name: "everything", shuffled: true, copies: true, mishaps: []mishap{killBefore, killCommit, killAck, loseLease, failStatement, nothing}},
+	{name: "failed and replayed", shuffled: true, mishaps: []mishap{giveUp}, run: (*round).deliverAndReplay},
+	{name: "processed and replayed", run: (*round).deliverAndReplayAgain},
+	{name: "rehearsed before", shuffled: true, mishaps: []mishap{rehearsed}},
+	{name: "everything", shuffled: true, copies: true, mishaps: []mishap{killBefore, killCommit, killAck, loseLease, failStatement, rehearsed, nothing}},
 	{name: "through Redis", shuffled: true, copies: true, once: true, run: (*round).deliverThroughRedis},
 }
 

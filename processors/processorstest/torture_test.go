@@ -52,7 +52,7 @@ func bookings(n int) []processorstest.Event {
 
 func ledgerTrial(register func(*processors.Registry) error) processorstest.Trial {
 	return processorstest.Trial{
-		Register: register, Events: bookings(5), Rounds: 1, Seed: 7,
+		Register: register, Events: bookings(5), Seed: 7, Once: true,
 		Same: []string{`select id, balance, state from ledger.account order by id`},
 		Invariant: func(_ testing.TB, h *processorstest.Harness) {
 			h.Want(int64(15), `select sum(balance)::bigint from ledger.account`)
@@ -170,6 +170,17 @@ func TestTorture_findsWhatIsWrong(t *testing.T) {
 				return err
 			}
 		}, nil, "killed before the commit", "select sum(balance)"},
+		{"writes on a connection of its own when it is rehearsed", func() func(context.Context, processors.Tx, processors.Event, booking) error {
+			return func(ctx context.Context, tx processors.Tx, _ processors.Event, b booking) error {
+				conn, err := besides(ctx, tx)
+				if err != nil {
+					return err
+				}
+				defer conn.Close(context.WithoutCancel(ctx))
+				_, err = conn.Exec(ctx, `update ledger.account set state = 'seen' where id = $1`, b.Account)
+				return errors.Join(err, book(ctx, tx, b))
+			}
+		}, nil, "rehearsed before", "has changed rows"},
 		{"takes half a payload", nil, nil, "poison among the events", "it must be refused"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
