@@ -8,12 +8,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// controlError says that a handler has tried to end or begin a transaction. Other events' changes may stand in the same
-// one, so the text is refused before it is sent.
-type controlError struct{ word string }
+// controlError says that a handler has tried to end or begin a transaction, or to change the session. Other events' changes
+// may stand in the same transaction, and other handlers use the same session, so the text is refused before it is sent.
+type controlError struct{ word, why string }
+
+const (
+	whyCommit  = "weir commits its changes together with the mark that the event is done"
+	whySession = "the next handler would find the session changed; use SET LOCAL, which ends with the transaction"
+	whyName    = "savepoints whose names begin with weir_ are weir's own"
+)
 
 func (e *controlError) Error() string {
-	return fmt.Sprintf("processors: %s is not for a handler: weir commits its changes together with the mark that the event is done", e.word)
+	return fmt.Sprintf("processors: %s is not for a handler: %s", e.word, e.why)
 }
 
 var errSimpleProtocol = errors.New("processors: the simple query protocol is not for a handler: one text may hold several statements there")
@@ -23,7 +29,7 @@ func isControl(err error) bool {
 	return errors.As(err, &refused) || errors.Is(err, errSimpleProtocol)
 }
 
-// control refuses statements that end or begin a transaction. The extended protocol takes one statement a text, so its
+// control refuses statements that end or begin a transaction or change the session. The extended protocol takes one statement a text, so its
 // first words decide.
 func control(sql string, args []any) error {
 	if len(args) > 0 {
@@ -35,19 +41,45 @@ func control(sql string, args []any) error {
 	word, rest := firstWord(sql)
 	switch word {
 	case "COMMIT", "END", "ABORT", "BEGIN", "START":
-		return &controlError{word}
+		return &controlError{word, whyCommit}
 	case "ROLLBACK":
 		next, more := firstWord(skipBlank(rest))
 		if next == "WORK" || next == "TRANSACTION" {
-			next, _ = firstWord(skipBlank(more))
+			next, more = firstWord(skipBlank(more))
 		}
 		if next != "TO" {
-			return &controlError{word}
+			return &controlError{word, whyCommit}
 		}
+		return savepoint("ROLLBACK TO", more)
+	case "SAVEPOINT", "RELEASE":
+		return savepoint(word, rest)
 	case "PREPARE":
 		if next, _ := firstWord(skipBlank(rest)); next == "TRANSACTION" {
-			return &controlError{"PREPARE TRANSACTION"}
+			return &controlError{"PREPARE TRANSACTION", whyCommit}
 		}
+	case "SET":
+		switch next, _ := firstWord(skipBlank(rest)); next {
+		case "LOCAL", "TRANSACTION", "CONSTRAINTS":
+		default:
+			return &controlError{word, whySession}
+		}
+	case "RESET", "DISCARD":
+		return &controlError{word, whySession}
+	}
+	return nil
+}
+
+// savepoint refuses the names of the savepoints between which a group's members stand.
+func savepoint(word, rest string) error {
+	name, more := firstWord(skipBlank(rest))
+	if name == "SAVEPOINT" {
+		name, more = firstWord(skipBlank(more))
+	}
+	if name == "" { // a quoted one
+		name, _ = firstWord(strings.TrimPrefix(skipBlank(more), `"`))
+	}
+	if strings.HasPrefix(name, "WEIR_") {
+		return &controlError{word, whyName}
 	}
 	return nil
 }

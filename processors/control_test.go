@@ -14,6 +14,12 @@ func TestControl(t *testing.T) {
 		"rollback prepared 'x'": true, "prepare transaction 'x'": true, "commit;": true, "\ufeffselect 1": false,
 		"rollback to savepoint s": false, "rollback work to s": false, "rollback /* x */ to s": false, "savepoint s": false,
 		"release s": false, "select 'commit'": false, "commit_log": false, "prepare p as select 1": false, "": false, "--": false,
+		"savepoint weir_member": true, "release weir_member": true, "release savepoint weir_member": true,
+		"rollback to weir_member": true, "rollback work to savepoint Weir_member": true, `rollback to savepoint "weir_member"`: true,
+		"savepoint weird": false, "release savepoint s": false, `savepoint "my weir_member"`: false,
+		"set search_path = x": true, "SET SESSION work_mem = '1MB'": true, "set role x": true, "set local role x": false,
+		"set local work_mem = '1MB'": false, "set constraints all deferred": false, "set transaction read only": false,
+		"reset all": true, "reset search_path": true, "discard all": true, "settle": false, "set_config": false,
 		"/* open": false, "insert into ends values (1)": false, "endless": false,
 	} {
 		if got := control(sql, nil) != nil; got != refused {

@@ -12,8 +12,9 @@ import (
 // goroutine at a time; after the handler has returned, every method answers ErrTxDone.
 //
 // A statement that fails ends the transaction, as always in Postgres. A handler that goes on regardless and returns nil
-// has its attempt undone and retried. COMMIT, ROLLBACK and the like are refused as SQL text too, and so is the simple query
-// protocol, in which one text may hold several statements. SAVEPOINT may be used.
+// has its attempt undone and retried. COMMIT, ROLLBACK and the like are refused as SQL text too, as are SET without LOCAL,
+// RESET and DISCARD, which would change the session for the next handler, and the simple query protocol, in which one text
+// may hold several statements. SAVEPOINT may be used, under any name that does not begin with weir_.
 type Tx interface {
 	// Exec runs a statement and returns what it says about itself, such as the number of rows.
 	Exec(ctx context.Context, sql string, args ...any) (CommandTag, error)
