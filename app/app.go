@@ -264,7 +264,7 @@ func (a *App) onLoss(topic string) {
 
 func (a *App) openConsole(context.Context) (err error) {
 	a.metrics.MustRegister(console.NewStatsCollector(a.store.Stats, a.log))
-	a.console, err = console.New(console.Config{Gatherer: a.metrics, Checks: a.checks(), Log: a.log,
+	a.console, err = console.New(console.Config{Gatherer: a.metrics, Work: a.store, Checks: a.checks(), Log: a.log,
 		ShutdownTimeout: a.cfg.limits().drainConsole})
 	return err
 }

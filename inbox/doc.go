@@ -22,9 +22,12 @@
 //	complete   leased → row deleted            processed_event row written in the same transaction
 //	retry      leased → PENDING, due later     published_at cleared, so that the relay publishes it again when due
 //	give back  leased → PENDING, due now       attempt_count − 1: shutdown is not a failure
-//	fail       leased → FAILED                 stays until an operator replays it
+//	fail       leased → FAILED                 stays until an operator replays or discards it
 //	release    lease ran out → PENDING         by the reconciler; the old token is worth nothing from then on
 //	replay     FAILED → PENDING, due now       with an operator_action row
+//	again      marker removed, PENDING row     a finished delivery that an operator runs again
+//	backfill   PENDING row                     of an event that the processor has never had
+//	discard    FAILED → row deleted            processed_event row DISCARDED, with an operator_action row
 //
 // Every write after the lease names the lease token and checks that exactly one row changed; otherwise ErrLeaseLost.
 // Times of leases and retries come from the database's clock alone. Statements that lock several outbox rows lock them in

@@ -60,6 +60,21 @@ var recurring = []struct {
 	{"expire effects", expireEffectsSQL, "uuid[]", []string{"effect_pkey", "webhook_inbox_pkey"}},
 	{"destroy data keys", destroyKeysSQL, "date, date[]", []string{"data_key_pkey", "data_key_day_key", "effect_data_key_id_idx"}},
 	{"fail", failSQL, "bigint, uuid, text, text", []string{"webhook_outbox_pkey", "webhook_inbox_pkey"}},
+	{"failed page", failedPageSQL, "bigint, int, text, text, text, text, text, text, uuid, uuid, timestamptz, bool",
+		[]string{"webhook_outbox_failed_idx", "webhook_inbox_pkey", "failure_group_pkey"}},
+	{"failed by id", failedByIDSQL, "bigint, int, text, text, text, text, text, text, uuid, uuid, timestamptz, bool, uuid[]",
+		[]string{"webhook_outbox_delivery_key", "webhook_inbox_pkey", "failure_group_pkey"}},
+	{"marked page", markedPageSQL, "uuid, int, text, text, text, text, uuid, text, text, timestamptz",
+		[]string{"webhook_inbox_pkey", "processed_event_inbox_id_idx"}},
+	{"missing page", missingPageSQL, "uuid, int, text, text, text, text, uuid, text",
+		[]string{"webhook_inbox_pkey", "processed_event_pkey", "webhook_outbox_delivery_key", "subscription_pkey"}},
+	{"reopen failed", reopenFailedSQL, "bigint[], bigint, text, text", []string{"webhook_outbox_pkey", "webhook_inbox_pkey"}},
+	{"reopen finished", reopenFinishedSQL, "uuid[], bigint, text, text, text[], text, timestamptz", []string{"processed_event_inbox_id_idx", "webhook_inbox_pkey"}},
+	{"backfill", backfillSQL, "uuid[], bigint, text", []string{"webhook_outbox_delivery_key", "webhook_outbox_pkey", "webhook_inbox_pkey"}},
+	{"settle", settleSQL, "bigint", []string{"webhook_outbox_delivery_key", "replay_item_pkey"}},
+	{"lower heads", lowerHeadsSQL, "uuid[], text[]", []string{"webhook_inbox_pkey", "object_head_pkey"}},
+	{"discard", discardSQL, "bigint[], text, text", []string{"webhook_outbox_pkey", "webhook_inbox_pkey"}},
+	{"failure groups", failureGroupsSQL, "text, text, bigint, int", []string{"webhook_outbox_fingerprint_idx", "failure_group_pkey"}},
 }
 
 var (

@@ -1,10 +1,12 @@
 package inbox
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -105,6 +107,10 @@ func (r RunRequest) withDefaults() RunRequest {
 	if r.Kind == "" {
 		r.Kind = KindReplay
 	}
+	// An event that is named twice is one event.
+	r.Filter.InboxIDs = slices.Clone(r.Filter.InboxIDs)
+	slices.SortFunc(r.Filter.InboxIDs, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
+	r.Filter.InboxIDs = slices.Compact(r.Filter.InboxIDs)
 	if r.Rate == 0 {
 		r.Rate = replayRate
 	}

@@ -41,15 +41,18 @@ from m i order by i.outbox_id`
     coalesce(nullif(o.fingerprint, ''), 'unknown') as fingerprint
   from weir.webhook_outbox o`
 
-	// failedPageSQL reads webhook_outbox_failed_order_idx.
+	// failedPageSQL reads webhook_outbox_failed_idx.
 	failedPageSQL = `
 with page as materialized (` + failedRow + `
-  where o.status = 'FAILED' and o.outbox_id > $1 order by o.outbox_id limit $2` + failedColumns
+  where o.failed_at is not null and o.outbox_id > $1 order by o.outbox_id limit $2` + failedColumns
 
 	// failedByIDSQL reads webhook_outbox_delivery_key.
 	failedByIDSQL = `
-with page as materialized (` + failedRow + `
-  where o.inbox_id = any ($13::uuid[]) and coalesce(o.status, '') = 'FAILED' and o.outbox_id > $1 order by o.outbox_id limit $2` + failedColumns
+with named as materialized (` + failedRow + `
+  join unnest($13::uuid[]) as w (inbox_id) on o.inbox_id = any (array[w.inbox_id])
+  where coalesce(o.status, '') = 'FAILED'
+), page as materialized (
+  select * from named where outbox_id > $1 order by outbox_id limit $2` + failedColumns
 
 	eventRow = `
   select i.inbox_id, i.provider, i.endpoint_id, i.provider_event_id, i.event_type, i.raw_payload_ref,

@@ -89,14 +89,16 @@ select inbox_id, topic from ins`
 	lowerHeadsSQL = `
 with w as materialized (
   select * from unnest($1::uuid[], $2::text[]) as u (inbox_id, processor)
-), v as materialized (
+), e as materialized (
   select w.processor, i.provider, i.endpoint_id, i.object_id,
-    min(coalesce(i.object_version, (extract(epoch from i.provider_created_at) * 1000000)::bigint)) as version
-  from w join weir.webhook_inbox i on i.inbox_id = any (array[w.inbox_id])
-  where i.object_id is not null group by 1, 2, 3, 4 order by 2, 3, 4
+    coalesce(i.object_version, (extract(epoch from i.provider_created_at) * 1000000)::bigint) as version
+  from w join weir.webhook_inbox i on i.inbox_id = any (array[w.inbox_id]) where i.object_id is not null
+), v as materialized (
+  select processor, provider, endpoint_id, object_id, min(version) as version from e group by 1, 2, 3, 4 order by 2, 3, 4
 )
 update weir.object_head h set version = v.version, updated_at = clock_timestamp() from v
-where h.processor = v.processor and h.provider = v.provider and h.endpoint_id = v.endpoint_id and h.object_id = v.object_id
+where h.processor = any (array[v.processor]) and h.provider = any (array[v.provider]) and h.endpoint_id = any (array[v.endpoint_id])
+  and h.object_id = any (array[v.object_id])
   and h.version > v.version and h.kind = 'VERSION'`
 )
 

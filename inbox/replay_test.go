@@ -333,7 +333,7 @@ func TestStore_ReplayFilters(t *testing.T) {
 		"until":                {inbox.ReplayFilter{Until: cut}, 10},
 		"fingerprint":          {inbox.ReplayFilter{Fingerprint: "error-late"}, 10},
 		"unknown fingerprint":  {inbox.ReplayFilter{Fingerprint: inbox.UnknownFingerprint}, 0},
-		"ids":                  {inbox.ReplayFilter{InboxIDs: []uuid.UUID{early[0], late[0], uuid.New()}}, 2},
+		"ids":                  {inbox.ReplayFilter{InboxIDs: []uuid.UUID{early[0], late[0], early[0], uuid.New()}}, 2},
 		"finished":             {inbox.ReplayFilter{Status: "PROCESSED"}, 20},
 		"finished by object":   {inbox.ReplayFilter{Status: "PROCESSED", Processor: "audit", ObjectID: "obj_3"}, 2},
 		"finished by ids":      {inbox.ReplayFilter{Status: "PROCESSED", InboxIDs: []uuid.UUID{early[0]}}, 1},

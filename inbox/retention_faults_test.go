@@ -20,16 +20,17 @@ import (
 )
 
 func init() {
-	// The child lets everything expire that is not needed, as it will be in 1,000 days.
+	// The child advances what is replayed and lets everything expire that is not needed, as it will be in 1,000 days.
 	child = func() int {
 		ctx := context.Background()
 		ring, err := inbox.LoadKeyring(os.Getenv("WEIR_INBOX_TEST_KEYRING"))
 		if err == nil {
 			var s *inbox.Store
 			if s, err = inbox.Open(ctx, inbox.Config{DSN: os.Getenv("WEIR_INBOX_TEST_DSN"), Keyring: ring, Log: zerolog.Nop()}); err == nil {
+				_, replayErr := s.AdvanceReplays(ctx)
 				_, payloadErr := s.ExpirePayloads(ctx, in(1000*day))
 				_, eventErr := s.ExpireEvents(ctx, in(1000*day))
-				err = errors.Join(payloadErr, eventErr, s.Close(ctx))
+				err = errors.Join(replayErr, payloadErr, eventErr, s.Close(ctx))
 			}
 		}
 		if err != nil {

@@ -3,8 +3,10 @@
 -- What a failure is about, apart from the event it hit: equal for failures that one repair will end. Empty where nobody said.
 alter table weir.webhook_outbox add column fingerprint text not null default '';
 
--- Replays read FAILED deliveries in the order in which they came, groups of them by processor and fingerprint.
-create index webhook_outbox_failed_order_idx on weir.webhook_outbox (outbox_id) where status = 'FAILED';
+-- Replays read FAILED deliveries in the order in which they came, groups of them by processor and fingerprint. The two indexes
+-- hold the same rows under predicates of different words, so that neither is taken for the other.
+drop index weir.webhook_outbox_failed_idx;
+create index webhook_outbox_failed_idx on weir.webhook_outbox (outbox_id) where failed_at is not null;
 create index webhook_outbox_fingerprint_idx on weir.webhook_outbox (topic, fingerprint, failed_at) where status = 'FAILED';
 
 -- What people have said about a group of failures. A group without a row is neither owned nor held.

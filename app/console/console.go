@@ -27,6 +27,8 @@ type Check struct {
 type Config struct {
 	// Gatherer is what /metrics shows.
 	Gatherer prometheus.Gatherer
+	// Work is what /api/failures and /api/replays show; nil leaves them out.
+	Work Work
 	// Checks decide /readyz. All are asked, at the same time.
 	Checks []Check
 	// CheckTimeout bounds one answer of /readyz. Defaults to 2 s.
@@ -77,6 +79,10 @@ func New(cfg Config) (*Server, error) {
 		ErrorHandling: promhttp.ContinueOnError,
 		ErrorLog:      gatherLog{cfg.Log},
 	})
+	if cfg.Work != nil {
+		s.app.Get("/api/failures", s.failures)
+		s.app.Get("/api/replays", s.replays)
+	}
 	s.app.Get("/metrics", adaptor.HTTPHandler(metrics))
 	return s, nil
 }
