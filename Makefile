@@ -8,7 +8,7 @@ ARGS        ?=
 FUZZTIME    ?= 30s
 
 .DEFAULT_GOAL := help
-.PHONY: help docs fuzz dev test tools postgres redis lint format vet staticcheck fmt bench build image clean
+.PHONY: help docs fuzz dev test tools postgres redis versitygw lint format vet staticcheck fmt bench build image clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,10 +22,13 @@ ifeq ($(PACKAGES),./...)
 	go test -race -timeout 10m -tags faults -run Killed ./inbox ./streams
 endif
 
-tools: redis postgres ## Get the servers that the tests start: redis-server and PostgreSQL
+tools: redis postgres versitygw ## Get the servers that the tests start: redis-server, PostgreSQL and versitygw
 
 redis:
 	@./deploy/redis.sh
+
+versitygw:
+	@./deploy/versitygw.sh
 
 postgres: ## Get PostgreSQL's binaries, if there are none: by apt-get for root on Debian, else into .weir/postgres
 	@./deploy/postgres.sh

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -65,6 +64,9 @@ func within[T any](ctx context.Context, f *folder, op func(*os.Root) (T, error))
 		err   error
 	}
 	var none T
+	if ctx.Err() != nil {
+		return none, context.Cause(ctx)
+	}
 	select {
 	case f.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -89,15 +91,15 @@ func within[T any](ctx context.Context, f *folder, op func(*os.Root) (T, error))
 	}
 }
 
-// bare takes the path out of an error.
+// bare leaves the cause of an error alone.
 func bare(err error) error {
 	var pe *fs.PathError
 	var le *os.LinkError
 	switch {
 	case errors.As(err, &pe):
-		return fmt.Errorf("%s: %w", pe.Op, pe.Err)
+		return pe.Err
 	case errors.As(err, &le):
-		return fmt.Errorf("%s: %w", le.Op, le.Err)
+		return le.Err
 	}
 	return err
 }
