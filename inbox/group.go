@@ -238,9 +238,9 @@ func (r *groupRun) begin(ctx context.Context) error {
 
 // apply runs the caller's part for every member that the gate lets through.
 func (r *groupRun) apply(ctx context.Context) error {
-	fault.Point("worker.handler")
 	r.effects = make([][]NewEffect, len(r.g.Members))
 	if r.g.All != nil {
+		fault.Point("worker.handler")
 		return r.applyAll(ctx)
 	}
 	next := groupSavepoint
@@ -254,6 +254,7 @@ func (r *groupRun) apply(ctx context.Context) error {
 				return broken(err)
 			}
 		}
+		fault.Point("worker.handler")
 		res.Outcome, res.Err = r.g.One(ctx, r.tx, i)
 		status := r.tx.Conn().PgConn().TxStatus()
 		switch {
