@@ -51,6 +51,10 @@ var silent = map[string]any{
 	"inbox.Delivery":            inbox.Delivery{},
 	"inbox.NewEffect":           inbox.NewEffect{},
 	"inbox.GroupMember":         inbox.GroupMember{},
+	"inbox.Effect":              inbox.Effect{},
+	"processors.Effect":         processors.Effect{},
+	"processors.SendRequest":    processors.SendRequest{},
+	"processors.HTTPRequest":    processors.HTTPRequest{},
 	"processors.Item":           processors.Item[[]byte]{},
 	"inbox.LeaseResult":         inbox.LeaseResult{},
 	"inbox.Config":              inbox.Config{},
@@ -72,7 +76,8 @@ var shown = []string{
 	"adapters.Secret.Version", "adapters.Header.Name", "adapters.Request.Method", "adapters.Response.ContentType", "adapters.Result.MatchedVersion",
 	"adapters.Event.*", "adapters.Refusal.Cause", "adapters.Refusal.Detail", "adapters.Refusal.FetchURL", "adapters.PublicKey.*", "adapters.Endpoint.ID",
 	"adapters.Endpoint.Settings", "adapters.Hints.URLs", "secrets.Version.ID", "secrets.Version.State", "inbox.Header.Name", "inbox.Receipt.Provider",
-	"inbox.Receipt.EndpointID", "inbox.Ref.*", "inbox.Delivery.*", "inbox.NewEffect.Step", "inbox.NewEffect.Kind", "processors.Event.*", "capture.Request.Method", "app.*",
+	"inbox.Receipt.EndpointID", "inbox.Ref.*", "inbox.Delivery.*", "inbox.NewEffect.Step", "inbox.NewEffect.Kind", "processors.Event.*", "inbox.Effect.*", "processors.Effect.Step", "processors.Effect.Kind", "processors.SendRequest.Step",
+	"processors.SendRequest.Processor", "processors.HTTPRequest.Method", "capture.Request.Method", "app.*",
 }
 
 const canary = "whsec_canary_5f2c77de"
@@ -94,6 +99,10 @@ func fill(v reflect.Value, path ...reflect.Type) {
 			v.Set(reflect.New(v.Type().Elem()))
 			fill(v.Elem(), path...)
 		}
+	case reflect.Map:
+		if v.Type() == reflect.TypeFor[map[string]string]() {
+			v.Set(reflect.ValueOf(map[string]string{"Authorization": canary}))
+		}
 	case reflect.Func:
 		if v.Type() == reflect.TypeFor[func() (inbox.Sensitive, []inbox.Header)]() {
 			v.Set(reflect.ValueOf(func() (inbox.Sensitive, []inbox.Header) {
@@ -109,7 +118,7 @@ func fill(v reflect.Value, path ...reflect.Type) {
 		pkg, _, _ := strings.Cut(typ, ".")
 		for i := range v.NumField() {
 			f, name := v.Field(i), typ+"."+v.Type().Field(i).Name
-			if f.Kind() == reflect.String || f.Kind() == reflect.Slice && f.Type().Elem().Kind() == reflect.String {
+			if f.Kind() == reflect.String || f.Kind() == reflect.Map || f.Kind() == reflect.Slice && f.Type().Elem().Kind() == reflect.String {
 				if slices.Contains(shown, name) || slices.Contains(shown, typ+".*") || slices.Contains(shown, pkg+".*") {
 					continue
 				}

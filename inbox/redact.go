@@ -79,3 +79,14 @@ func (Config) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 // Format writes the delivery without its payload, whatever the verb.
 func (m GroupMember) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, m.Delivery) }
+
+// String tells which effect it is, without its request.
+func (e Effect) String() string {
+	return fmt.Sprintf("%s of %s, attempt %d %s", e.Step, e.Processor, e.Attempt, redacted)
+}
+
+// Format writes String, whatever the verb.
+func (e Effect) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, e.String()) }
+
+// MarshalText encodes String.
+func (e Effect) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
