@@ -644,3 +644,48 @@ func transientError(err error) bool {
 	var pgErr *pgconn.PgError
 	return errors.As(err, &pgErr) && pgErr.Code == "40P01"
 }
+
+// BR-707: what is read first and written later is written under the state that was read. A discard and a replay of the same
+// deliveries at the same time decide each of them once, and neither overwrites the other.
+func TestBR707_ReplayAndDiscardDecideEachDeliveryOnce(t *testing.T) {
+	t.Parallel()
+	const n = 90
+	b, _ := failedBench(t, n)
+	var discarded int
+	var run inbox.ReplayRun
+	var wg sync.WaitGroup
+	retried := func(what func() error) {
+		for err := what(); err != nil; err = what() {
+			if !transientError(err) {
+				t.Error(err)
+				return
+			}
+		}
+	}
+	wg.Go(func() {
+		retried(func() error {
+			got, err := b.Discard(context.Background(), inbox.DiscardRequest{Operator: "ann", Reason: "r", Filter: inbox.ReplayFilter{Processor: "billing", Fingerprint: "error-1"}})
+			discarded += got
+			return err
+		})
+	})
+	wg.Go(func() {
+		retried(func() (err error) {
+			run, err = b.StartReplay(context.Background(), inbox.RunRequest{Operator: "ann", Reason: "r", Filter: inbox.ReplayFilter{Processor: "billing"}})
+			return err
+		})
+	})
+	wg.Wait()
+	b.advance(t)
+	run = b.run(t, run.RunID)
+	if discarded+int(run.Reopened) != n {
+		t.Errorf("%d discarded and %d reopened of %d", discarded, run.Reopened, n)
+	}
+	b.consistent(t)
+	if got := b.drain(t, "billing", b.end); got != int(run.Reopened) {
+		t.Errorf("%d ran of %d reopened", got, run.Reopened)
+	}
+	if left := one[int](t, b, `select count(*) from weir.webhook_inbox where status <> 'PROCESSED' or open_deliveries + failed_deliveries > 0`); left != 0 {
+		t.Errorf("%d events have not ended", left)
+	}
+}

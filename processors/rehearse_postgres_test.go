@@ -234,3 +234,20 @@ func TestRunner_RehearseKeepsTheOrder(t *testing.T) {
 		t.Errorf("%+v, %v, %d calls", rep, err, called)
 	}
 }
+
+// What a rehearsed handler asks to be sent is shown and not written, so it is never sent.
+func TestRunner_RehearseCapturesEffects(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, processors.Spec{}, func(ctx context.Context, tx processors.Tx, _ processors.Event) error {
+		return tx.Effect(ctx, processors.Effect{Step: "mail", Kind: processors.KindHTTP, Destination: "mailer", Request: []byte(`{"to":"ada"}`)})
+	}, nil)
+	e.accept(1)
+	rep, err := e.rehearse(processors.RehearseRequest{})
+	want := []inbox.NewEffect{{Step: "mail", Kind: "http", Destination: "mailer", Request: []byte(`{"to":"ada"}`)}}
+	if diff := cmp.Diff(want, rep.Effects); err != nil || diff != "" || rep.Verdict != processors.VerdictProcessed {
+		t.Errorf("%+v, %v, effects %s", rep, err, diff)
+	}
+	if n := e.number(`select count(*) from weir.effect`); n != 0 {
+		t.Errorf("%d effects are written", n)
+	}
+}
