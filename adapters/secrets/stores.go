@@ -133,10 +133,13 @@ func (s *Stores) Path(ref string) string {
 // Document.Save.
 func (s *Stores) Writer(ref string) (w Writer, name string, ok bool) {
 	scheme, name := Split(ref)
-	if scheme != SchemeAWS || s.cfg.AWS == nil {
-		return nil, "", false
+	switch {
+	case scheme == SchemeAWS && s.cfg.AWS != nil:
+		return s.cfg.AWS, name, true
+	case scheme == SchemeVault && s.cfg.Vault != nil:
+		return s.cfg.Vault, name, true
 	}
-	return s.cfg.AWS, name, true
+	return nil, "", false
 }
 
 // Vault is the configured Vault, nil if there is none.

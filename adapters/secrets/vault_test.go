@@ -185,3 +185,43 @@ func TestStores(t *testing.T) {
 		}
 	}
 }
+
+// A written document stands beside the secret's other fields, and a write that comes late changes nothing.
+func TestVault_Replace(t *testing.T) {
+	t.Parallel()
+	d := vaulttest.New(t)
+	d.Documents["weir/stripe"] = map[string]any{"document": "bare-secret-0123456789", "owner": "payments"}
+	v, err := secrets.NewVault(d.Config(t, secrets.AuthToken))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, revision, err := v.LoadRevision(t.Context(), "weir/stripe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, _, err := before.Rotated([]byte("second-secret-0123456789"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Replace(t.Context(), "weir/stripe", revision, next); err != nil {
+		t.Fatal(err)
+	}
+	after, _, err := v.LoadRevision(t.Context(), "weir/stripe")
+	if err != nil || len(after.Versions) != 2 || string(after.Versions[1].Value) != "second-secret-0123456789" {
+		t.Fatalf("%d versions, %v", len(after.Versions), err)
+	}
+	if d.Documents["weir/stripe"]["owner"] != "payments" {
+		t.Error("another field is gone")
+	}
+	if err := v.Replace(t.Context(), "weir/stripe", revision, before); !errors.Is(err, secrets.ErrChanged) {
+		t.Errorf("a late write: %v", err)
+	}
+	d.Set(func() { d.Denied["secret/data/weir/stripe"] = true })
+	if err := v.Replace(t.Context(), "weir/stripe", "2", next); err == nil || strings.Contains(err.Error(), "second-secret") {
+		t.Errorf("a forbidden write: %v", err)
+	}
+	d.Set(func() { d.Denied = map[string]bool{}; d.Status = 503 })
+	if err := v.Replace(t.Context(), "weir/stripe", "2", next); !errors.Is(err, secrets.ErrUnavailable) {
+		t.Errorf("a sealed Vault: %v", err)
+	}
+}

@@ -49,6 +49,8 @@ type Server struct {
 
 	calls  map[string]int
 	logins int
+	// writes are how often the document of each path was changed.
+	writes map[string]int
 }
 
 // New starts a double without TLS. It ends with the test.
@@ -69,7 +71,7 @@ func NewTLS(t testing.TB) *Server {
 
 func newServer(t testing.TB) *Server {
 	s := &Server{Documents: map[string]map[string]any{}, Keys: map[string]*Key{}, Denied: map[string]bool{}, Tokens: map[string]bool{},
-		calls: map[string]int{}, Renewable: true, Lease: 3600}
+		calls: map[string]int{}, writes: map[string]int{}, Renewable: true, Lease: 3600}
 	s.Server = httptest.NewUnstartedServer(s)
 	t.Cleanup(s.Close)
 	return s
@@ -183,6 +185,9 @@ func (s *Server) answer(r *http.Request, text []byte) reply {
 		return s.session(token)
 	}
 	if name, ok := strings.CutPrefix(path, "secret/data/"); ok {
+		if r.Method == http.MethodPost {
+			return s.write(name, text)
+		}
 		return s.document(name)
 	}
 	if answer, ok := s.transit(r.Method, path, text); ok {
@@ -210,5 +215,28 @@ func (s *Server) document(name string) reply {
 	if fields == nil {
 		return reply{404, map[string]any{"errors": []string{}}}
 	}
-	return reply{200, map[string]any{"data": map[string]any{"data": fields, "metadata": map[string]any{"version": 1}}}}
+	return reply{200, map[string]any{"data": map[string]any{"data": fields, "metadata": map[string]any{"version": s.writes[name] + 1}}}}
+}
+
+// write is KV's write of a new version. With options.cas it is refused unless the version is the given one.
+func (s *Server) write(name string, text []byte) reply {
+	var body struct {
+		Options struct {
+			CAS *int `json:"cas"`
+		} `json:"options"`
+		Data map[string]any `json:"data"`
+	}
+	_ = json.Unmarshal(text, &body)
+	version := 0
+	if s.Documents[name] != nil {
+		version = s.writes[name] + 1
+	}
+	if body.Options.CAS != nil && *body.Options.CAS != version {
+		return refuse(400, "check-and-set parameter did not match the current version")
+	}
+	if version > 0 {
+		s.writes[name]++
+	}
+	s.Documents[name] = body.Data
+	return reply{200, map[string]any{"data": map[string]any{"version": version + 1}}}
 }
