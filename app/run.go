@@ -155,6 +155,11 @@ func (a *App) actors(roles []Role) ([]*actor, error) {
 	}
 	if wanted[RoleProcessors] {
 		all = append(all, &actor{name: string(RoleProcessors), limit: lim.processors, run: func(ctx context.Context) error {
+			ctx, cancel := context.WithCancel(ctx)
+			var backfills sync.WaitGroup
+			backfills.Go(func() { _ = a.runner.RunBackfills(ctx) })
+			defer backfills.Wait()
+			defer cancel()
 			groups := a.groups()
 			if len(groups) == 0 {
 				<-ctx.Done()

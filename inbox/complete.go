@@ -57,7 +57,8 @@ from gone where i.inbox_id = any (array[gone.inbox_id])`
 // row under its lease token, the event's counters. apply gets a transaction it must not end and returns the outcome.
 //
 // If a marker stands already, apply is not called, the delivery is closed and the earlier outcome returned. If the gate
-// finds a newer version, apply is not called and the outcome is Superseded.
+// finds a newer version, apply is not called and the outcome is Superseded. *GapError says that earlier versions of a
+// Sequence are missing.
 //
 // Errors: whatever apply returned, as it is; *TxBrokenError; ErrLeaseLost; ErrCommitUnknown when even the marker cannot
 // be read afterwards. After any error nothing is committed, but for ErrCommitUnknown, where that is not known.
@@ -86,6 +87,12 @@ func (s *Store) Complete(ctx context.Context, d *Delivery, c Completion, apply f
 			effects = c.Effects()
 		}
 	}
+	var woken []Ref
+	if c.Sequence != nil && outcome != Superseded && xid != "" {
+		if woken, err = s.advance(ctx, tx, d, c.Sequence); err != nil {
+			return "", wrap("complete", err)
+		}
+	}
 	finished, err := s.finish(ctx, tx, d, xid, effects)
 	if err != nil {
 		return "", wrap("complete", err)
@@ -97,6 +104,9 @@ func (s *Store) Complete(ctx context.Context, d *Delivery, c Completion, apply f
 	outcome, err = s.commitCompletion(ctx, tx, d, outcome, xid != "")
 	if err == nil && len(effects) > 0 {
 		s.effectsCommitted()
+	}
+	if err == nil {
+		s.wake(woken)
 	}
 	return outcome, err
 }
@@ -133,6 +143,9 @@ func (s *Store) mark(ctx context.Context, tx pgx.Tx, d *Delivery, c Completion) 
 	if gated {
 		batch.Queue(gateSQL, d.Topic, d.Provider, d.EndpointID, d.ObjectID, c.Version, c.kind())
 	}
+	if c.Sequence != nil {
+		batch.Queue(lockSequenceSQL, d.Topic, d.Provider, d.EndpointID, d.ObjectID, c.Sequence.base())
+	}
 	results := tx.SendBatch(ctx, &batch)
 	if _, err := results.Exec(); err != nil {
 		results.Close()
@@ -144,6 +157,10 @@ func (s *Store) mark(ctx context.Context, tx pgx.Tx, d *Delivery, c Completion) 
 		var version int64
 		gateErr = results.QueryRow().Scan(&version)
 	}
+	var head int64
+	if c.Sequence != nil {
+		gateErr = results.QueryRow().Scan(&head)
+	}
 	if err := results.Close(); err != nil {
 		return "", "", err
 	}
@@ -153,6 +170,12 @@ func (s *Store) mark(ctx context.Context, tx pgx.Tx, d *Delivery, c Completion) 
 		return outcome, "", err
 	case markErr != nil:
 		return "", "", markErr
+	case c.Sequence != nil && gateErr == nil:
+		outcome, err = c.Sequence.judge(head)
+		if outcome == Superseded {
+			_, err = tx.Exec(ctx, setOutcomeSQL, append(key, string(Superseded))...)
+		}
+		return outcome, xid, err
 	case errors.Is(gateErr, pgx.ErrNoRows):
 		_, err = tx.Exec(ctx, setOutcomeSQL, append(key, string(Superseded))...)
 		return Superseded, xid, err

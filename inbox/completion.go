@@ -15,6 +15,8 @@ type Completion struct {
 	// Kind is what Version counts; it defaults to ObjectVersions. A head that counts something else is replaced, so that a
 	// processor whose order has changed begins anew with each object.
 	Kind VersionKind
+	// Sequence, if set, takes the gate's place. It needs an object id, and does not work in groups.
+	Sequence *Sequence
 	// Effects, if set, is asked once apply has returned a Processed: what it returns is written in the same transaction.
 	Effects func() []NewEffect
 }

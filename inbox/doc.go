@@ -21,6 +21,9 @@
 //	lease      PENDING: token, lease_until     attempt_count + 1
 //	complete   leased → row deleted            processed_event row written in the same transaction
 //	retry      leased → PENDING, due later     published_at cleared, so that the relay publishes it again when due
+//	wait       leased → WAITING, gap_until     earlier versions of a sequence are missing; the attempt does not count
+//	wake       WAITING → PENDING, due now      in the transaction that completes the version before it
+//	end gap    WAITING → FAILED, or woken      past gap_until; as its processor wants it
 //	give back  leased → PENDING, due now       attempt_count − 1: shutdown is not a failure
 //	fail       leased → FAILED                 stays until an operator replays or discards it
 //	release    lease ran out → PENDING         by the reconciler; the old token is worth nothing from then on

@@ -154,6 +154,8 @@ type DeliveryRow struct {
 	FailedAt      *time.Time `json:"failed_at,omitempty"`
 	ProcessedAt   *time.Time `json:"processed_at,omitempty"`
 	LastError     *string    `json:"last_error,omitempty"`
+	// GapUntil is until when a WAITING delivery waits for earlier versions of its object.
+	GapUntil *time.Time `json:"gap_until,omitempty"`
 }
 
 // ActionRow is one operator action.
@@ -177,10 +179,10 @@ const (
 
 	deliveriesSQL = `
 select topic, status, attempt_count, created_at, published_at, next_attempt_at, lease_until, failed_at,
-  null::timestamptz, last_error
+  null::timestamptz, last_error, gap_until
 from weir.webhook_outbox where inbox_id = $1
 union all
-select processor, outcome, attempt_count, null, null, null, null, null, processed_at, null
+select processor, outcome, attempt_count, null, null, null, null, null, processed_at, null, null
 from weir.processed_event where inbox_id = $1
 order by 1`
 

@@ -15,6 +15,7 @@ type metrics struct {
 	keptEvents       prometheus.Gauge
 	replayed         *prometheus.CounterVec
 	replayStopped    prometheus.Counter
+	gaps             *prometheus.CounterVec
 	keptEffects      prometheus.Gauge
 }
 
@@ -59,6 +60,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m.replayStopped = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "weir_replay_stopped_total", Help: "Replays and backfills that their error budget has stopped.",
 	})
+	m.gaps = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "weir_gaps_total", Help: "Gaps in sequences that were ended before the missing versions came, by processor and how.",
+	}, []string{"processor", "end"})
 	for _, kind := range []ReplayKind{KindReplay, KindBackfill} {
 		for _, result := range []string{"reopened", "done", "failed"} {
 			m.replayed.WithLabelValues(string(kind), result)
@@ -78,7 +82,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	if reg != nil {
 		reg.MustRegister(m.commitSeconds, m.commitEvents, m.commitUnknown, m.splits, m.payloadConflicts, m.defaultPartition,
-			m.unreadable, m.expired, m.keptDays, m.keptEvents, m.keptEffects, m.replayed, m.replayStopped)
+			m.unreadable, m.expired, m.keptDays, m.keptEvents, m.keptEffects, m.replayed, m.replayStopped, m.gaps)
 	}
 	return m
 }

@@ -61,7 +61,7 @@ func orAll(pattern string) string {
 const (
 	waitingPageSQL = `
 select o.outbox_id, o.inbox_id, o.topic from weir.webhook_outbox o
-where o.status = 'WAITING' and o.outbox_id > $1 order by o.outbox_id limit $2`
+where o.status = 'WAITING' and o.topic = '' and o.outbox_id > $1 order by o.outbox_id limit $2`
 
 	// adoptSQL turns waiting rows into one delivery per subscribed processor, unless the processor has finished the event
 	// before.
@@ -69,7 +69,7 @@ where o.status = 'WAITING' and o.outbox_id > $1 order by o.outbox_id limit $2`
 with w as materialized (
   select o.outbox_id, o.inbox_id from unnest($1::bigint[]) as p (outbox_id)
   join weir.webhook_outbox o on o.outbox_id = any (array[p.outbox_id])
-  where coalesce(o.status, '') = 'WAITING' for update of o skip locked
+  where coalesce(o.status, '') = 'WAITING' and coalesce(o.topic, '') = '' for update of o skip locked
 ), wanted as materialized (
   select distinct w.outbox_id, w.inbox_id, s.processor
   from w join weir.webhook_inbox i on i.inbox_id = any (array[w.inbox_id])

@@ -35,6 +35,6 @@ alter table weir.webhook_outbox
 drop index weir.webhook_outbox_waiting_idx;
 create index webhook_outbox_waiting_idx on weir.webhook_outbox (outbox_id) where status = 'WAITING' and topic = '';
 -- The waiting deliveries of one object in the order of their versions, and those whose time is over.
-create index webhook_outbox_sequence_idx on weir.webhook_outbox (topic, endpoint_id, object_id, object_version)
-  where gap_until is not null;
-create index webhook_outbox_gap_until_idx on weir.webhook_outbox (gap_until) where gap_until is not null;
+create index webhook_outbox_sequence_idx on weir.webhook_outbox (endpoint_id, object_id, object_version)
+  where object_version is not null;
+create index webhook_outbox_gap_until_idx on weir.webhook_outbox (gap_until) where status = 'WAITING' and topic <> '';

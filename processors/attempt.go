@@ -49,6 +49,8 @@ type attempt struct {
 	// number is what the fetch of the provider's state is ordered by; 0 where there is none, or not yet.
 	number int64
 	state  any
+	// sequence is the event's place in the sequence of its object.
+	sequence *inbox.Sequence
 	// skip is the fetch's verdict that nothing is to be changed.
 	skip *SkipError
 
@@ -131,6 +133,12 @@ func (a *attempt) prepare(ctx context.Context) (applyFunc, *result) {
 	if a.handler.state != nil {
 		a.event.state = func() any { return a.state }
 	}
+	if order, ok := a.spec.Order.(sequenced); ok {
+		var over *result
+		if a.sequence, over = order.place(a); over != nil {
+			return nil, over
+		}
+	}
 	apply, err := a.decode()
 	if err != nil {
 		res := a.judge(err)
@@ -146,6 +154,14 @@ func (a *attempt) execute(ctx context.Context) result {
 		if err == nil {
 			fault.Point("worker.committed")
 			return a.outcome(outcome)
+		}
+		var gap *inbox.GapError
+		if errors.As(err, &gap) {
+			res, ready := a.wait(ctx)
+			if !ready || try == conflictTriesMax {
+				return res
+			}
+			continue
 		}
 		a.conflict = a.conflict || isConflict(err)
 		if !a.conflict || try == conflictTriesMax || !a.waitForTry(ctx, try) {
@@ -235,6 +251,8 @@ func (a *attempt) completion() inbox.Completion {
 	switch a.spec.Order.(type) {
 	case byVersion:
 		c.Version, c.Gate = objectVersion(a.event)
+	case sequenced:
+		c.Sequence = a.sequence
 	case refetch:
 		c.Version, c.Gate, c.Kind = a.number, true, inbox.FetchNumbers
 	}
@@ -395,6 +413,8 @@ func (a *attempt) settle(res *result) (ack bool) {
 		err = a.r.store.FailAs(ctx, a.d, inbox.Failure{Cause: res.reason, Fingerprint: fingerprint(a.spec.Name, res.reason, res.stack)})
 	case VerdictStopped:
 		err = a.r.store.GiveBack(ctx, a.d)
+	case VerdictWaiting:
+		return true // Store.Wait has written it
 	case VerdictFenced, VerdictUnknown:
 		return false
 	}
@@ -464,6 +484,8 @@ func (r result) status() string {
 		return "FAILED"
 	case VerdictRetry, VerdictStopped:
 		return "PENDING"
+	case VerdictWaiting:
+		return "WAITING"
 	}
 	return ""
 }

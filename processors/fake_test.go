@@ -28,6 +28,13 @@ type fakeStore struct {
 	settle error
 	tx     *fakeTx
 
+	waited    inbox.Waited
+	waitErr   error
+	gaps      []inbox.Gap
+	asked     []time.Duration
+	accepted  []inbox.Receipt
+	acceptErr error
+
 	fetches  int64
 	fetchErr error
 
@@ -71,6 +78,32 @@ func (s *fakeStore) Complete(ctx context.Context, _ *inbox.Delivery, c inbox.Com
 
 func (s *fakeStore) CompleteGroup(context.Context, inbox.Group) ([]inbox.GroupResult, error) {
 	return nil, inbox.ErrGroupBroken
+}
+
+func (s *fakeStore) Wait(context.Context, *inbox.Delivery, *inbox.Sequence) (inbox.Waited, error) {
+	return s.waited, s.waitErr
+}
+
+func (s *fakeStore) ClaimGaps(context.Context, []string, int, time.Duration) ([]inbox.Gap, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gaps := s.gaps
+	s.gaps = nil
+	return gaps, nil
+}
+
+func (s *fakeStore) Asked(_ context.Context, _ inbox.Gap, again time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = append(s.asked, again)
+	return nil
+}
+
+func (s *fakeStore) Accept(_ context.Context, r inbox.Receipt) ([]inbox.Accepted, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.accepted = append(s.accepted, r)
+	return make([]inbox.Accepted, len(r.Events)), s.acceptErr
 }
 
 func (s *fakeStore) FetchNumbers(_ context.Context, n int) ([]int64, error) {

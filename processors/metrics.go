@@ -9,6 +9,7 @@ type metrics struct {
 	receivedToProcessed *prometheus.HistogramVec
 	groupSize           *prometheus.HistogramVec
 	fetchSeconds        *prometheus.HistogramVec
+	backfills           *prometheus.CounterVec
 }
 
 // newMetrics registers with reg, unless it is nil.
@@ -42,11 +43,15 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help:    "Time of one fetch of a provider's state, by what became of it.",
 			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"processor", "result"}),
+		backfills: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weir_gap_asks_total",
+			Help: "Calls of a Backfill for missing versions, by what became of them.",
+		}, []string{"processor", "result"}),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.attempts, m.fenced, m.processSeconds, m.receivedToProcessed, m.groupSize, m.fetchSeconds} {
+	for _, c := range []prometheus.Collector{m.attempts, m.fenced, m.processSeconds, m.receivedToProcessed, m.groupSize, m.fetchSeconds, m.backfills} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

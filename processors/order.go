@@ -45,6 +45,11 @@ func objectVersion(ev Event) (int64, bool) {
 
 // orderFault says what is wrong between a processor's Order and its handler, or "".
 func orderFault(spec Spec, handler Handler) string {
+	if order, ok := spec.Order.(sequenced); ok {
+		if why := order.fault(spec, handler); why != "" {
+			return why
+		}
+	}
 	order, fetches := spec.Order.(refetch)
 	switch {
 	case !fetches && handler.state != nil:

@@ -51,7 +51,11 @@ func (e *orderEnv) process(register func(*processors.Registry) error) *processor
 	if err := register(&registry); err != nil {
 		e.t.Fatal(err)
 	}
-	r, err := processors.NewRunner(processors.RunnerConfig{Store: e.store, Registry: &registry})
+	r, err := processors.NewRunner(processors.RunnerConfig{Store: e.store, Registry: &registry, OnFinished: func(f processors.FinishedAttempt) {
+		e.env.mu.Lock()
+		defer e.env.mu.Unlock()
+		e.attempts = append(e.attempts, f)
+	}})
 	if err != nil {
 		e.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -92,8 +93,20 @@ func (a *attempt) rehearse(store Rehearser, req RehearseRequest, rep *RehearsalR
 		return *over, nil
 	}
 	a.apply = apply
+	if _, fetches := a.spec.Order.(refetch); fetches {
+		// No number is taken: that would change what is stored. The newest fetch is what a real attempt would be.
+		a.number = math.MaxInt64
+		if over := a.fetch(ctx); over != nil {
+			return *over, nil
+		}
+	}
 	a.reset()
-	done, err := store.Rehearse(ctx, a.d, a.completion(), inbox.Rehearsal{StatementTimeout: a.spec.Timeout, LockTimeout: req.LockTimeout,
+	c := a.completion()
+	if c.Sequence != nil {
+		// What is in the sequence already is superseded; a gap is not looked at.
+		c.Gate, c.Version = true, c.Sequence.Version-1
+	}
+	done, err := store.Rehearse(ctx, a.d, c, inbox.Rehearsal{StatementTimeout: a.spec.Timeout, LockTimeout: req.LockTimeout,
 		RowsMax: req.RowsMax, IgnoreOrder: req.IgnoreOrder}, func(ctx context.Context, tx pgx.Tx) (inbox.Outcome, error) {
 		return a.applyIn(ctx, tx, true)
 	})

@@ -29,6 +29,12 @@ type Store interface {
 	// CompleteGroup does the same for several deliveries in one transaction. It must return inbox.ErrGroupBroken where
 	// that cannot be; then nothing is committed.
 	CompleteGroup(ctx context.Context, g inbox.Group) ([]inbox.GroupResult, error)
+	// Wait puts a delivery behind the missing versions after Complete has returned *inbox.GapError.
+	Wait(ctx context.Context, d *inbox.Delivery, q *inbox.Sequence) (inbox.Waited, error)
+	// ClaimGaps, Asked and Accept serve the backfill of missing versions.
+	ClaimGaps(ctx context.Context, processors []string, limit int, hold time.Duration) ([]inbox.Gap, error)
+	Asked(ctx context.Context, g inbox.Gap, again time.Duration) error
+	Accept(ctx context.Context, r inbox.Receipt) ([]inbox.Accepted, error)
 	// FetchNumbers takes n numbers that are higher than every number taken before.
 	FetchNumbers(ctx context.Context, n int) ([]int64, error)
 	// Retry, FailAs and GiveBack end the lease; each must return inbox.ErrLeaseLost as above.
@@ -64,6 +70,8 @@ const (
 	VerdictRepeated Verdict = "repeated"
 	// VerdictRetry: the event comes again later.
 	VerdictRetry Verdict = "retry"
+	// VerdictWaiting: earlier versions of the object are missing; the event waits for them, and the attempt does not count.
+	VerdictWaiting Verdict = "waiting"
 	// VerdictRejected: the handler or the decoder has rejected the event; it is FAILED.
 	VerdictRejected Verdict = "rejected"
 	// VerdictFailed: the attempts are used up or the payload does not open; the event is FAILED.
@@ -104,6 +112,8 @@ type Runner struct {
 	onFinished func(FinishedAttempt)
 	lanes      lanes
 	knowsKind  func(kind string) bool
+	// gaps wakes the backfill when this process has met a gap.
+	gaps chan struct{}
 }
 
 const (
@@ -134,6 +144,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 		metrics:    m,
 		onFinished: cfg.OnFinished,
 		knowsKind:  cfg.Registry.knows,
+		gaps:       make(chan struct{}, 1),
 	}
 	for _, e := range cfg.Registry.entries {
 		r.entries[e.spec.Name] = e

@@ -64,7 +64,8 @@ type Spec struct {
 	Attempts int
 	// Group is how many events may share one transaction when more wait than workers are free. Each handler then runs under
 	// a savepoint of its own, so that an event that fails leaves the others alone; but row locks, and settings made with
-	// SET LOCAL, last to the end of the transaction. Defaults to 16, at most 32; 1 gives every event its own.
+	// SET LOCAL, last to the end of the transaction. Defaults to 16, at most 32; 1 gives every event its own, and is the only
+	// value with Sequenced.
 	Group int
 	// Backoff is the delay policy between attempts. Defaults to a base of 1 second and a maximum of 1 hour.
 	Backoff Backoff
@@ -94,6 +95,9 @@ func (s Spec) withDefaults() Spec {
 	}
 	if s.Attempts == 0 {
 		s.Attempts = 12
+	}
+	if _, single := s.Order.(sequenced); single && s.Group == 0 {
+		s.Group = 1
 	}
 	if s.Group == 0 {
 		s.Group = groupDefault

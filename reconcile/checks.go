@@ -54,6 +54,11 @@ func (r *Reconciler) waitingEvents(ctx context.Context) (changed int, err error)
 	return changed, err
 }
 
+// sequenceGaps ends gaps whose window is over. Each is ended for good or put off, so the next round sees others.
+func (r *Reconciler) sequenceGaps(ctx context.Context) (int, error) {
+	return r.cfg.Store.EndGaps(ctx, r.cfg.GapsMax)
+}
+
 // countersRest is how old an event must be before its counters are compared; what is younger is still moving.
 const countersRest = time.Minute
 

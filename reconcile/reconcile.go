@@ -30,6 +30,7 @@ type Store interface {
 	Unpublish(ctx context.Context, lost []inbox.Published) (int, error)
 	ReleaseExpired(ctx context.Context, after int64, limit int) (next int64, released int, err error)
 	FinishMarked(ctx context.Context, after int64, limit int) (next int64, finished int, err error)
+	EndGaps(ctx context.Context, limit int) (ended int, err error)
 	AdoptWaiting(ctx context.Context, after int64, limit int) (next int64, adopted int, err error)
 	RepairCounters(ctx context.Context, since, until time.Time, after uuid.UUID, limit int) (next uuid.UUID, repaired int, err error)
 	EnsurePartitions(ctx context.Context, now time.Time, ahead int) error
@@ -67,6 +68,10 @@ type Config struct {
 	LostInterval time.Duration
 	// WaitingInterval is the pause between two looks at events that nobody wanted yet. Default 10 s.
 	WaitingInterval time.Duration
+	// GapsInterval is the pause between two looks for gaps in sequences whose window is over. Default 5 s.
+	GapsInterval time.Duration
+	// GapsMax is how many waiting deliveries whose window is over one round looks at. Default 500.
+	GapsMax int
 	// MarkedInterval is the pause between two looks for deliveries that are applied but open. Default 30 s.
 	MarkedInterval time.Duration
 	// CountersInterval is the pause between two comparisons of counters. Default 1 min.
@@ -113,6 +118,7 @@ func (c Config) withDefaults() Config {
 	def(&c.ExpiredInterval, 5*time.Second)
 	def(&c.LostInterval, 5*time.Second)
 	def(&c.WaitingInterval, 10*time.Second)
+	def(&c.GapsInterval, 5*time.Second)
 	def(&c.MarkedInterval, 30*time.Second)
 	def(&c.CountersInterval, time.Minute)
 	def(&c.CountersSince, 24*time.Hour)
@@ -122,6 +128,7 @@ func (c Config) withDefaults() Config {
 	def(&c.RetentionMax, 5*time.Minute)
 	def(&c.ReplayInterval, time.Second)
 	num(&c.PartitionsAhead, 7)
+	num(&c.GapsMax, 500)
 	num(&c.PageMax, 1000)
 	num(&c.PagesMax, 100)
 	return c
@@ -172,6 +179,7 @@ func New(cfg Config) (*Reconciler, error) {
 		{name: "expired", every: c.ExpiredInterval, once: r.expiredLeases},
 		{name: "marked", every: c.MarkedInterval, once: r.markedDeliveries},
 		{name: "waiting", every: c.WaitingInterval, once: r.waitingEvents},
+		{name: "gaps", every: c.GapsInterval, once: r.sequenceGaps},
 		{name: "counters", every: c.CountersInterval, once: r.eventCounters},
 		{name: "storage", every: c.StorageInterval, once: r.storage},
 		{name: "retention", every: c.RetentionInterval, once: r.retention},

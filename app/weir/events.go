@@ -129,6 +129,9 @@ func (o output) event(d inbox.EventDetail) {
 		if dl.LastError != nil && *dl.LastError != "" {
 			text += ": " + plain(*dl.LastError)
 		}
+		if dl.GapUntil != nil {
+			text += ", until " + dl.GapUntil.UTC().Format(time.RFC3339)
+		}
 		line("  "+name, text)
 	}
 	for _, a := range d.Actions {
