@@ -176,14 +176,11 @@ func (r *round) rehearse(spec processors.Spec, d *inbox.Delivery) {
 func (r *round) replay(request inbox.RunRequest) {
 	r.t.Helper()
 	request.Operator, request.Reason, request.BudgetPercent = "processorstest", "test", -1
-	if _, err := r.h.store.StartReplay(r.t.Context(), request); err != nil {
-		r.t.Fatal(err)
-	}
-	reopened, err := r.h.store.AdvanceReplays(r.t.Context())
+	run, err := r.h.store.StartReplay(r.t.Context(), request)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.h.story.say("an operator replays %d deliveries that have ended %s", reopened, request.Filter.Status)
+	r.h.story.say("an operator replays %d deliveries that have ended %s", run.Reopened, request.Filter.Status)
 	r.drain()
 }
 

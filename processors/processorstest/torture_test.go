@@ -91,6 +91,25 @@ func TestTorture_batches(t *testing.T) {
 	}))
 }
 
+// Changes that do not fit in any order are right under Sequenced.
+func TestTorture_sequenced(t *testing.T) {
+	t.Parallel()
+	trial := ledgerTrial(ledger(processors.Spec{Order: processors.Sequenced(processors.Gap{})},
+		func(ctx context.Context, tx processors.Tx, ev processors.Event, b booking) error {
+			if err := book(ctx, tx, b); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, `update ledger.account set state = concat_ws(' ', state, $2::text) where id = $1`, b.Account, ev.ID)
+			return err
+		}))
+	next := map[string]int64{}
+	for i, ev := range trial.Events {
+		next[ev.ObjectID]++
+		trial.Events[i].Version = next[ev.ObjectID]
+	}
+	processorstest.Torture(t, trial)
+}
+
 // Each of these processors is wrong in a way that a test of one event does not show. Torture finds it.
 func TestTorture_findsWhatIsWrong(t *testing.T) {
 	t.Parallel()
