@@ -44,7 +44,8 @@ func (b *bench) ranOnce(t *testing.T) {
 	}
 }
 
-func TestStreams_ServerReplacedByAnEmptyOne(t *testing.T) {
+// The store holds what an empty server does not know any more, and nobody has to be started again.
+func TestBR701_ServerReplacedByAnEmptyOne(t *testing.T) {
 	server, b := outage(t)
 	for range 3 {
 		server.Stop()
@@ -78,7 +79,7 @@ func TestStreams_ServerReplacedByAnEmptyOne(t *testing.T) {
 }
 
 // Entries that were published and not read when the server died are done all the same.
-func TestStreams_ServerDiesWithABacklog(t *testing.T) {
+func TestBR713_ServerDiesWithABacklog(t *testing.T) {
 	t.Parallel()
 	server := devstacktest.RedisServer(t)
 	b := open(t, server.URL(), newFakeStore())
