@@ -24,6 +24,9 @@ var (
 	nat64 = netip.MustParsePrefix("64:ff9b::/96")
 )
 
+// Public reports whether the address is that of a host on the public Internet, in whatever form it is written.
+func Public(a netip.Addr) bool { return public(a) }
+
 // public reports whether the address is that of a host on the public Internet: neither loopback, private, link-local,
 // multicast nor special in another way, in whatever form it is written.
 func public(a netip.Addr) bool {
