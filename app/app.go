@@ -4,6 +4,7 @@ package app
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -37,6 +38,8 @@ type Options struct {
 	// OnReceipt and OnFinished are told of every answered request and of every finished attempt. They must not block.
 	OnReceipt  func(ingress.ReceiptInfo)
 	OnFinished func(processors.FinishedAttempt)
+	// Roots are the certificate authorities that effects trust. Defaults to nil: those of the system.
+	Roots *x509.CertPool
 }
 
 // App is one weir process as a value: New opens it, Run runs it until its context ends, Close releases what it holds.
@@ -52,6 +55,8 @@ type App struct {
 	sightings  *sightings
 	streams    *streams.Streams
 	runner     *processors.Runner
+	dispatcher *processors.Dispatcher
+	targets    map[string]*trust // what targets are signed with, by name
 	reconciler atomic.Pointer[reconcile.Reconciler]
 	console    *console.Server
 
@@ -77,11 +82,12 @@ func New(ctx context.Context, cfg Config, opts Options) (*App, error) {
 	if err := cfg.validate(opts.Registry); err != nil {
 		return nil, err
 	}
+	opts.Registry = cfg.withTargets(opts.Registry, &checker{})
 	a := &App{cfg: cfg.withDefaults(), opts: opts, log: opts.Log, metrics: newRegistry(), ready: make(chan struct{})}
 	start, cancel := context.WithTimeoutCause(ctx, a.cfg.Timeouts.Start,
 		fmt.Errorf("not open after %v (timeouts.start)", a.cfg.Timeouts.Start))
 	defer cancel()
-	for _, open := range []func(context.Context) error{a.openEndpoints, a.openKeys, a.openStore, a.openStreams, a.openRunner, a.openReconciler, a.openConsole} {
+	for _, open := range []func(context.Context) error{a.openEndpoints, a.openKeys, a.openStore, a.openStreams, a.openEffects, a.openRunner, a.openReconciler, a.openConsole} {
 		if err := open(start); err != nil {
 			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
@@ -263,7 +269,7 @@ func (a *App) onLoss(topic string) {
 }
 
 func (a *App) openConsole(context.Context) (err error) {
-	a.metrics.MustRegister(console.NewStatsCollector(a.store.Stats, a.log))
+	a.metrics.MustRegister(console.NewStatsCollector(a.store.Stats, a.log), newEffectsCollector(a.store.EffectStats, a.cfg.Targets, a.log))
 	a.console, err = console.New(console.Config{Gatherer: a.metrics, Work: a.store, Checks: a.checks(), Log: a.log,
 		ShutdownTimeout: a.cfg.limits().drainConsole})
 	return err

@@ -59,6 +59,10 @@ type Config struct {
 	Endpoints []Endpoint `yaml:"endpoints"`
 	// Providers declares adapters of providers that weir does not bring along; see docs/config.md.
 	Providers []adapters.Declaration `yaml:"providers"`
+	// Targets forward events over HTTP.
+	Targets []Target `yaml:"targets"`
+	// Effects says how side effects are sent.
+	Effects Effects `yaml:"effects"`
 	// Processors tunes teams' processors by name.
 	Processors map[string]ProcessorTuning `yaml:"processors"`
 	// LogLevel is debug, info, warn or error. Defaults to info.
@@ -300,6 +304,7 @@ func (c *Config) override(environ map[string]string) []Fault {
 		c.Redis.URL = ""
 	}
 	c.path, c.Endpoints, c.Processors, c.Providers = file.path, file.Endpoints, file.Processors, file.Providers
+	c.Targets, c.Effects = file.Targets, file.Effects
 	var all env.AggregateError
 	if !errors.As(err, &all) {
 		return nil

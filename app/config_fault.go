@@ -80,6 +80,7 @@ var sections = map[string]reflect.Type{
 	"Redis": reflect.TypeFor[Redis](), "Limits": reflect.TypeFor[Limits](), "Timeouts": reflect.TypeFor[Timeouts](),
 	"Endpoint": reflect.TypeFor[Endpoint](), "PublicKey": reflect.TypeFor[PublicKey](),
 	"ProcessorTuning": reflect.TypeFor[ProcessorTuning](), "Reconcile": reflect.TypeFor[Reconcile](),
+	"Target": reflect.TypeFor[Target](), "Effects": reflect.TypeFor[Effects](),
 }
 
 // keyAt is the path of the innermost key that starts in the given line of a document. A list item is named by its id.

@@ -23,6 +23,7 @@ type endpoints struct {
 	byID   map[string]*ingress.Endpoint
 	trusts map[string]*trust
 	limits map[string]ingress.Limit
+	cache  *secretCache
 	// revoked asks for the versions that operators have revoked; nil means that nobody knows.
 	revoked func(ctx context.Context) ([]inbox.RevokedSecret, error)
 }
@@ -69,7 +70,7 @@ func (c Config) openEndpoints(log zerolog.Logger, metrics prometheus.Registerer)
 	if cache == nil {
 		return nil, &ConfigError{Faults: k.faults}
 	}
-	e := &endpoints{byID: map[string]*ingress.Endpoint{}, trusts: map[string]*trust{}, limits: map[string]ingress.Limit{}}
+	e := &endpoints{cache: cache, byID: map[string]*ingress.Endpoint{}, trusts: map[string]*trust{}, limits: map[string]ingress.Limit{}}
 	registry := c.checkProviders(k)
 	for i, ep := range c.Endpoints {
 		opened, t := c.openEndpoint(k, registry, cache, i, ep)

@@ -154,19 +154,7 @@ func (a *App) actors(roles []Role) ([]*actor, error) {
 		all = append(all, &actor{name: string(RoleRelay), limit: lim.relay, run: a.streams.RunRelay})
 	}
 	if wanted[RoleProcessors] {
-		all = append(all, &actor{name: string(RoleProcessors), limit: lim.processors, run: func(ctx context.Context) error {
-			ctx, cancel := context.WithCancel(ctx)
-			var backfills sync.WaitGroup
-			backfills.Go(func() { _ = a.runner.RunBackfills(ctx) })
-			defer backfills.Wait()
-			defer cancel()
-			groups := a.groups()
-			if len(groups) == 0 {
-				<-ctx.Done()
-				return nil
-			}
-			return a.streams.RunConsumers(ctx, groups)
-		}})
+		all = append(all, &actor{name: string(RoleProcessors), limit: lim.processors, run: a.runProcessors})
 	}
 	if wanted[RoleReconcile] {
 		all = append(all, &actor{name: string(RoleReconcile), limit: lim.reconcile, run: a.reconciler.Load().Run})

@@ -43,6 +43,9 @@ func (c Config) Summary() []string {
 	for _, ep := range c.Endpoints {
 		add("endpoint "+ep.ID, "%s", c.describeEndpoint(ep))
 	}
+	for _, t := range c.Targets {
+		add("target "+t.Name, "%s to %s, secrets %s", t.Provider, maskURL(t.URL), orNone(c.secretRef(t.Secrets)))
+	}
 	return lines
 }
 

@@ -48,7 +48,8 @@ func (c Config) validate(registry *processors.Registry) error {
 	c.checkRoles(k)
 	c.checkNumbers(k)
 	c.checkEndpoints(k)
-	c.checkProcessors(k, registry)
+	c.checkEffects(k)
+	c.checkProcessors(k, c.withTargets(registry, k))
 	if len(k.faults) > 0 {
 		return &ConfigError{Faults: k.faults}
 	}
