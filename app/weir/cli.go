@@ -36,6 +36,7 @@ type cli struct {
 	Events    eventsCmd    `cmd:"" help:"Look at accepted events and run them again."`
 	Doctor    doctorCmd    `cmd:"" help:"Check what weir rests on: settings and state of Postgres, Redis, clock and host, each with the remedy."`
 	Failures  failuresCmd  `cmd:"" help:"Look at FAILED deliveries in groups: hold, replay or discard them."`
+	Effects   effectsCmd   `cmd:"" help:"Look at side effects and decide about those that failed or are in doubt."`
 	Bench     benchCmd     `cmd:"" help:"Measure how fast this machine acknowledges."`
 	Version   versionCmd   `cmd:"" help:"Print the version."`
 
