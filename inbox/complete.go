@@ -283,12 +283,17 @@ func (s *Store) FailAs(ctx context.Context, d *Delivery, f Failure) error {
 const giveBackSQL = `
 update weir.webhook_outbox set lease_token = null, lease_until = null,
   published_at = null, stream_id = null, stream_epoch = null,
-  attempt_count = greatest(attempt_count - 1, 0), next_attempt_at = clock_timestamp()
+  attempt_count = greatest(attempt_count - 1, 0), next_attempt_at = clock_timestamp() + $3::float8 * interval '1 second'
 where outbox_id = $1 and lease_token = $2 and coalesce(status, '') = 'PENDING'`
 
 // GiveBack ends a lease as if it had not been: the attempt does not count and the delivery is due at once.
 func (s *Store) GiveBack(ctx context.Context, d *Delivery) error {
-	return s.write1(ctx, "give back", giveBackSQL, d.OutboxID, d.LeaseToken)
+	return s.PutAside(ctx, d, 0)
+}
+
+// PutAside is GiveBack for a delivery that is to come again after the given time.
+func (s *Store) PutAside(ctx context.Context, d *Delivery, after time.Duration) error {
+	return s.write1(ctx, "give back", giveBackSQL, d.OutboxID, d.LeaseToken, after.Seconds())
 }
 
 // write1 runs a statement that must change exactly one row, the one under our lease token.

@@ -24,7 +24,7 @@
 //	wait       leased → WAITING, gap_until     earlier versions of a sequence are missing; the attempt does not count
 //	wake       WAITING → PENDING, due now      in the transaction that completes the version before it
 //	end gap    WAITING → FAILED, or woken      past gap_until; as its processor wants it
-//	give back  leased → PENDING, due now       attempt_count − 1: shutdown is not a failure
+//	give back  leased → PENDING, due now       attempt_count − 1: shutdown is not a failure (or later, behind a busy object)
 //	fail       leased → FAILED                 stays until an operator replays or discards it
 //	release    lease ran out → PENDING         by the reconciler; the old token is worth nothing from then on
 //	replay     FAILED → PENDING, due now       with an operator_action row

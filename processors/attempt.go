@@ -413,6 +413,8 @@ func (a *attempt) settle(res *result) (ack bool) {
 		err = a.r.store.FailAs(ctx, a.d, inbox.Failure{Cause: res.reason, Fingerprint: fingerprint(a.spec.Name, res.reason, res.stack)})
 	case VerdictStopped:
 		err = a.r.store.GiveBack(ctx, a.d)
+	case VerdictBehind:
+		err = a.r.store.PutAside(ctx, a.d, res.after)
 	case VerdictWaiting:
 		return true // Store.Wait has written it
 	case VerdictFenced, VerdictUnknown:
@@ -442,6 +444,8 @@ func (a *attempt) report(res result) {
 	case VerdictFenced:
 		a.r.metrics.fenced.WithLabelValues(name).Inc()
 		level = zerolog.WarnLevel
+	case VerdictBehind:
+		level = zerolog.DebugLevel
 	case VerdictRetry, VerdictUnknown:
 		level = zerolog.WarnLevel
 	case VerdictRejected, VerdictFailed:
@@ -482,7 +486,7 @@ func (r result) status() string {
 		return string(inbox.Superseded)
 	case VerdictRejected, VerdictFailed:
 		return "FAILED"
-	case VerdictRetry, VerdictStopped:
+	case VerdictRetry, VerdictStopped, VerdictBehind:
 		return "PENDING"
 	case VerdictWaiting:
 		return "WAITING"

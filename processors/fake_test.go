@@ -28,6 +28,7 @@ type fakeStore struct {
 	settle error
 	tx     *fakeTx
 
+	aside     []time.Duration
 	waited    inbox.Waited
 	waitErr   error
 	gaps      []inbox.Gap
@@ -104,6 +105,13 @@ func (s *fakeStore) Accept(_ context.Context, r inbox.Receipt) ([]inbox.Accepted
 	defer s.mu.Unlock()
 	s.accepted = append(s.accepted, r)
 	return make([]inbox.Accepted, len(r.Events)), s.acceptErr
+}
+
+func (s *fakeStore) PutAside(_ context.Context, _ *inbox.Delivery, after time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.aside = append(s.aside, after)
+	return s.settle
 }
 
 func (s *fakeStore) FetchNumbers(_ context.Context, n int) ([]int64, error) {

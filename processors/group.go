@@ -37,6 +37,11 @@ func (p *pace) observe(d time.Duration) {
 	p.bits.Store(math.Float64bits(now))
 }
 
+// mean is the time that one event takes; 0 while nothing is known.
+func (p *pace) mean() time.Duration {
+	return time.Duration(math.Float64frombits(p.bits.Load()) * float64(time.Second))
+}
+
 // fit is how many events fit into d; 1 while nothing is known.
 func (p *pace) fit(d time.Duration) int {
 	one := math.Float64frombits(p.bits.Load())
@@ -216,7 +221,10 @@ func (a *attempt) alone() result {
 		wait, cancelWait := context.WithCancel(ctx)
 		defer context.AfterFunc(a.stop, cancelWait)()
 		defer cancelWait()
-		leave := a.r.lanes.enter(wait, key)
+		leave, full := a.r.lanes.enter(wait, key, laneUsersMax(a.spec.Workers))
+		if full {
+			return result{verdict: VerdictBehind, after: a.r.lanes.aside(key, a.entry.pace.mean())}
+		}
 		if leave == nil {
 			return result{verdict: VerdictStopped, reason: "the lease or the process ended while another event of the object was running"}
 		}

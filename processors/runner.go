@@ -41,6 +41,8 @@ type Store interface {
 	Retry(ctx context.Context, d *inbox.Delivery, b inbox.Backoff, cause string) error
 	FailAs(ctx context.Context, d *inbox.Delivery, f inbox.Failure) error
 	GiveBack(ctx context.Context, d *inbox.Delivery) error
+	// PutAside is GiveBack for a delivery that is to come again after the given time.
+	PutAside(ctx context.Context, d *inbox.Delivery, after time.Duration) error
 }
 
 // RunnerConfig says what a Runner works with.
@@ -72,6 +74,9 @@ const (
 	VerdictRetry Verdict = "retry"
 	// VerdictWaiting: earlier versions of the object are missing; the event waits for them, and the attempt does not count.
 	VerdictWaiting Verdict = "waiting"
+	// VerdictBehind: other events of the object keep enough workers busy; the event comes again later, and the attempt does
+	// not count.
+	VerdictBehind Verdict = "behind"
 	// VerdictRejected: the handler or the decoder has rejected the event; it is FAILED.
 	VerdictRejected Verdict = "rejected"
 	// VerdictFailed: the attempts are used up or the payload does not open; the event is FAILED.
