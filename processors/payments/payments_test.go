@@ -39,6 +39,19 @@ func TestRegister_newestStateStays(t *testing.T) {
 	})
 }
 
+func TestRegister_survivesEverything(t *testing.T) {
+	t.Parallel()
+	processorstest.Torture(t, processorstest.Trial{
+		Register: payments.Register,
+		Events:   []processorstest.Event{event(1, "created"), event(2, "processing"), event(3, "succeeded")},
+		// applied_count says how many events were not overtaken, which depends on the order in which they come.
+		Same: []string{`select payment_id, status, amount, currency, event_id, event_created_at from payments.payment_state`},
+		Invariant: func(_ testing.TB, h *processorstest.Harness) {
+			h.Want(true, `select applied_count >= 1 from payments.payment_state where status = 'succeeded'`)
+		},
+	})
+}
+
 func TestRegister_refusesWhatIsNoPayment(t *testing.T) {
 	t.Parallel()
 	h := processorstest.New(t, payments.Register)

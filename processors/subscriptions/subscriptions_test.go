@@ -34,6 +34,20 @@ func TestRegister_newestStateStays(t *testing.T) {
 	})
 }
 
+func TestRegister_survivesEverything(t *testing.T) {
+	t.Parallel()
+	processorstest.Torture(t, processorstest.Trial{
+		Register: subscriptions.Register,
+		Events: []processorstest.Event{
+			event(1, "created", "trialing"), event(2, "trial_will_end", "trialing"), event(3, "updated", "active"), event(4, "deleted", "canceled"),
+		},
+		Same: []string{`select subscription_id, customer_id, status, event_id from subscriptions.subscription_state`},
+		Invariant: func(_ testing.TB, h *processorstest.Harness) {
+			h.Want(int64(0), `select count(*) from subscriptions.subscription_state where event_id = 'evt_2'`) // a reminder changes nothing
+		},
+	})
+}
+
 func TestRegister_skipsReminders(t *testing.T) {
 	t.Parallel()
 	h := processorstest.New(t, subscriptions.Register)
