@@ -124,6 +124,55 @@ const stripeInvoiceSample = `{
       "total": 2000
     }`
 
+const stripeRefundSample = `{
+      "id": "re_3Weir{seq}",
+      "object": "refund",
+      "amount": 500,
+      "charge": "ch_3Weir{seq}",
+      "created": {at},
+      "currency": "usd",
+      "metadata": {},
+      "payment_intent": "pi_3Weir{seq}",
+      "reason": "requested_by_customer",
+      "status": "{status}"
+    }`
+
+const stripeDisputeSample = `{
+      "id": "dp_1Weir{seq}",
+      "object": "dispute",
+      "amount": 2000,
+      "charge": "ch_3Weir{seq}",
+      "created": {at},
+      "currency": "usd",
+      "evidence_details": {
+        "due_by": {end},
+        "has_evidence": false,
+        "past_due": false,
+        "submission_count": 0
+      },
+      "is_charge_refundable": false,
+      "livemode": false,
+      "payment_intent": "pi_3Weir{seq}",
+      "reason": "fraudulent",
+      "status": "{status}"
+    }`
+
+const stripeAccountSample = `{
+      "id": "acct_1Weir{seq}",
+      "object": "account",
+      "charges_enabled": true,
+      "created": {at},
+      "country": "DE",
+      "default_currency": "eur",
+      "details_submitted": true,
+      "payouts_enabled": false,
+      "requirements": {
+        "currently_due": ["external_account"],
+        "disabled_reason": null
+      },
+      "type": "standard"
+    }`
+
 var stripeSamples = []struct {
 	typ, object, status, received, charge, failure, canceled string
 }{
@@ -134,6 +183,9 @@ var stripeSamples = []struct {
 	{typ: "customer.subscription.created", object: stripeSubscriptionSample, status: "active", canceled: "null"},
 	{typ: "customer.subscription.updated", object: stripeSubscriptionSample, status: "past_due", canceled: "null"},
 	{typ: "customer.subscription.deleted", object: stripeSubscriptionSample, status: "canceled", canceled: "{at}"},
+	{typ: "refund.created", object: stripeRefundSample, status: "succeeded"},
+	{typ: "charge.dispute.created", object: stripeDisputeSample, status: "needs_response"},
+	{typ: "account.updated", object: stripeAccountSample},
 }
 
 // SampleTypes implements Sampler.

@@ -359,7 +359,8 @@ func TestMigrateUp(t *testing.T) {
 	for _, name := range migrations.Names() {
 		want = append(want, AppliedMigration{"weir", name})
 	}
-	want = append(want, AppliedMigration{"payments", "0001_create_payment_state"}, AppliedMigration{"subscriptions", "0001_create_subscription_state"})
+	want = append(want, AppliedMigration{"payments", "0001_create_payment_state"}, AppliedMigration{"subscriptions", "0001_create_subscription_state"},
+		AppliedMigration{"refunds", "0001_create_refund"})
 	if diff := cmp.Diff(want, applied); diff != "" {
 		t.Errorf("applied (-want +got):\n%s", diff)
 	}

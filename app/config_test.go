@@ -257,7 +257,7 @@ func TestLoad_Faults(t *testing.T) {
 			config: goodConfig + "processors:\n  paymnets:\n    workers: 2\n  payments:\n    workers: 9999\n",
 			want: []string{
 				`{file}: processors.payments.workers: is not a possible number; give 1 to 256 or leave it out`,
-				`{file}: processors.paymnets: there is no such processor; registered are: payments, subscriptions`,
+				`{file}: processors.paymnets: there is no such processor; registered are: payments, subscriptions, refunds`,
 			},
 		},
 	}

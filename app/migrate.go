@@ -29,11 +29,16 @@ const weirOwner = "weir"
 // MigrateUp applies what is pending, weir's own migrations first, then those of the registered teams. It returns what it
 // applied, also beside an error.
 func MigrateUp(ctx context.Context, cfg Config) ([]AppliedMigration, error) {
-	applied := []AppliedMigration{}
 	registry, err := TeamRegistry()
 	if err != nil {
-		return applied, err
+		return []AppliedMigration{}, err
 	}
+	return MigrateUpOf(ctx, cfg, registry)
+}
+
+// MigrateUpOf is MigrateUp for the teams of another registry.
+func MigrateUpOf(ctx context.Context, cfg Config, registry *processors.Registry) ([]AppliedMigration, error) {
+	applied := []AppliedMigration{}
 	dsn, err := cfg.DatabaseURL()
 	if err != nil {
 		return applied, err

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirhq/weir/app"
 	"github.com/weirhq/weir/app/devstack"
+	"github.com/weirhq/weir/processors"
 )
 
 type devCmd struct {
@@ -103,11 +104,11 @@ func (c *devCmd) serve(ctx context.Context, o output, log zerolog.Logger, data d
 	if err != nil {
 		return err
 	}
-	if err := o.migrate(ctx, cfg); err != nil {
-		return err
-	}
 	registry, err := devRegistry()
 	if err != nil {
+		return err
+	}
+	if err := o.migrate(ctx, cfg, registry); err != nil {
 		return err
 	}
 	t := newTracker(o)
@@ -165,8 +166,8 @@ func (o output) moved(wanted string, ln net.Listener, moved bool) {
 	}
 }
 
-func (o output) migrate(ctx context.Context, cfg app.Config) error {
-	applied, err := app.MigrateUp(ctx, cfg)
+func (o output) migrate(ctx context.Context, cfg app.Config, registry *processors.Registry) error {
+	applied, err := app.MigrateUpOf(ctx, cfg, registry)
 	for _, m := range applied {
 		o.printf("applied migration %s of %s\n", m.Name, m.Owner)
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/weirhq/weir/app/ingress"
 	"github.com/weirhq/weir/inbox"
 	"github.com/weirhq/weir/processors"
+	"github.com/weirhq/weir/processors/accounts"
+	"github.com/weirhq/weir/processors/disputes"
 )
 
 // devRegistry has the teams' processors and, so that every sample ends processed, one for each provider's other events.
@@ -19,6 +21,11 @@ func devRegistry() (*processors.Registry, error) {
 	r, err := app.TeamRegistry()
 	if err != nil {
 		return nil, err
+	}
+	for _, register := range []func(*processors.Registry) error{accounts.Register(devAccount), disputes.Register(devDesk)} {
+		if err := register(r); err != nil {
+			return nil, err
+		}
 	}
 	for _, s := range []processors.Spec{
 		{Name: "sample-stripe", Provider: "stripe", Types: []string{"invoice.*"}},
@@ -33,12 +40,23 @@ func devRegistry() (*processors.Registry, error) {
 	return r, nil
 }
 
+// devAccount stands in for the provider that package accounts asks.
+func devAccount(_ context.Context, id string) (accounts.Account, error) {
+	return accounts.Account{ID: id, ChargesEnabled: true}, nil
+}
+
+// devDesk stands in for the desk that package disputes tells of a dispute.
+func devDesk(context.Context, string, disputes.Case) error { return nil }
+
 // samples are what a new start sends to itself.
 var samples = []struct{ provider, typ string }{
 	{"stripe", "payment_intent.created"},
 	{"stripe", "payment_intent.succeeded"},
 	{"stripe", "customer.subscription.created"},
 	{"stripe", "invoice.paid"},
+	{"stripe", "refund.created"},
+	{"stripe", "charge.dispute.created"},
+	{"stripe", "account.updated"},
 	{"github", "push"},
 	{"github", "issues.opened"},
 	{"standard_webhooks", "contact.created"},

@@ -178,7 +178,7 @@ func TestMigrate(t *testing.T) {
 	for _, name := range migrations.Names() {
 		want += "applied weir " + name + "\n"
 	}
-	want += "applied payments 0001_create_payment_state\napplied subscriptions 0001_create_subscription_state\n"
+	want += "applied payments 0001_create_payment_state\napplied subscriptions 0001_create_subscription_state\napplied refunds 0001_create_refund\n"
 	if r.code != 0 || r.out != want {
 		t.Errorf("up: %+v", r)
 	}
@@ -357,14 +357,14 @@ func TestDev(t *testing.T) {
 	}
 	for _, want := range []string{
 		"applied migration 0001_create_inbox of weir\n", "made a keyring, secrets and " + data + "/weir.yaml\n",
-		taken.Addr().String() + " is taken, so weir uses 127.0.0.1:", "/hooks/stripe  whsec_", "7 sample events processed\n",
+		taken.Addr().String() + " is taken, so weir uses 127.0.0.1:", "/hooks/stripe  whsec_", "10 sample events processed\n",
 		"stopped; the data stays in " + data + "\n",
 	} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("the first start does not say %q:\n%s", want, r.out)
 		}
 	}
-	if strings.Count(r.out, "\naccepted ") != 7 || strings.Count(r.out, "\nprocessed ") != 7 {
+	if strings.Count(r.out, "\naccepted ") != 10 || strings.Count(r.out, "\nprocessed ") != 10 {
 		t.Errorf("the first start does not show each event twice:\n%s", r.out)
 	}
 	for _, name := range []string{"keyring.json", "weir.yaml", "database.url", "secrets/stripe.yaml"} {
@@ -385,7 +385,7 @@ func TestDev(t *testing.T) {
 		t.Errorf("the second start does not find the data of the first:\n%s", out)
 	}
 	s := site{env: []string{"WEIR_CONFIG=" + data + "/weir.yaml"}}
-	if rows := waitEvents(t, s, 7); rows[0].Status != "PROCESSED" {
+	if rows := waitEvents(t, s, 10); rows[0].Status != "PROCESSED" {
 		t.Errorf("an event of the first start: %+v", rows[0])
 	}
 	busy := weir(t, nil, "dev", "--data", data)
@@ -415,4 +415,4 @@ func TestDev_WithoutPostgres(t *testing.T) {
 }
 
 // pendingAtFirst is the number of migrations on an empty database: weir's own and one of each sample team.
-var pendingAtFirst = len(migrations.Names()) + 2
+var pendingAtFirst = len(migrations.Names()) + 3
