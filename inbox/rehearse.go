@@ -100,6 +100,18 @@ func (s *Store) RehearsalDelivery(ctx context.Context, id uuid.UUID, processor s
 	return &rows[0], state, nil
 }
 
+const auditRehearsalSQL = `
+insert into weir.operator_action (operator, action, reason, inbox_id, topic) values ($1, 'rehearse_reveal', $2, $3, $4)`
+
+// RecordRehearsal writes the audit row for a rehearsal that will show business data. It must be written before.
+func (s *Store) RecordRehearsal(ctx context.Context, id uuid.UUID, processor, operator, reason string) error {
+	if operator == "" || reason == "" {
+		return errors.New("inbox: rehearsal: an operator and a reason are needed to show business data")
+	}
+	_, err := s.open.Exec(ctx, auditRehearsalSQL, operator, sanitise(reason), id, processor)
+	return wrap("rehearsal", err)
+}
+
 // Rehearse runs apply in a transaction that is rolled back whatever happens, on a connection of its own that is closed
 // afterwards, and tells what apply has changed. It writes no marker, no head, no effect and no outbox row, and takes no lock but
 // those of apply's statements, which it holds until the rollback. What does not belong to a transaction is not undone: sequences

@@ -27,6 +27,10 @@ func (c *replayStartCmd) rehearse(ctx context.Context, o output, r inbox.RunRequ
 	if c.Apply {
 		return usageError{"--rehearse changes nothing, so it does not go with --apply"}
 	}
+	reveals := c.Rows > 0 || c.ShowEffects
+	if reveals && c.Reason == "" {
+		return usageError{"--rows and --show-effects show business data: they need --reason TEXT for the audit trail"}
+	}
 	cfg, err := app.LoadDatabase(c.path())
 	if err != nil {
 		return err
@@ -50,6 +54,11 @@ func (c *replayStartCmd) rehearse(ctx context.Context, o output, r inbox.RunRequ
 	}
 	reports := []any{}
 	for _, d := range deliveries {
+		if reveals {
+			if err := s.RecordRehearsal(ctx, d.id, d.processor, c.Operator, c.Reason); err != nil {
+				return err
+			}
+		}
 		rep, err := runner.Rehearse(ctx, processors.RehearseRequest{InboxID: d.id, Processor: d.processor, LockTimeout: c.LockTimeout,
 			RowsMax: c.Rows, IgnoreOrder: c.IgnoreOrder})
 		switch {

@@ -137,6 +137,15 @@ func TestRehearse(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &out); err != nil || len(out.Rehearsals) != 1 || out.Rehearsals[0].Verdict == "" {
 		t.Errorf("%+v, %v", r, err)
 	}
+	if r = weir(t, s.env, "events", "replay", id, "--processor", processor, "--rehearse", "--rows", "2"); r.code != 2 || !strings.Contains(r.stderr, "--reason TEXT") {
+		t.Errorf("rows without a reason: %+v", r)
+	}
+	if r = weir(t, s.env, "events", "replay", id, "--processor", processor, "--rehearse", "--rows", "2", "--reason", "PAY-1", "--operator", "ada"); r.code != 0 {
+		t.Errorf("rows with a reason: %+v", r)
+	}
+	if d, err := store.Event(t.Context(), rows[0].InboxID); err != nil || len(d.Actions) != 1 || d.Actions[0].Action != "rehearse_reveal" || d.Actions[0].Operator != "ada" {
+		t.Errorf("audit: %+v, %v", d.Actions, err)
+	}
 	if r = weir(t, s.env, "events", "replay", id, "--rehearse", "--apply", "--reason", "x"); r.code != 2 {
 		t.Errorf("with --apply: %+v", r)
 	}
