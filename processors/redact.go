@@ -59,3 +59,14 @@ func (r HTTPRequest) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, r.St
 
 // MarshalText encodes String.
 func (r HTTPRequest) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// String tells which event it is, without its payload.
+func (e BackfilledEvent) String() string {
+	return fmt.Sprintf("%q %q, version %d %s", e.ID, e.Type, e.Version, redacted)
+}
+
+// Format writes String, whatever the verb.
+func (e BackfilledEvent) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, e.String()) }
+
+// MarshalText encodes String.
+func (e BackfilledEvent) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
