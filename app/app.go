@@ -133,6 +133,9 @@ func (a *App) openStore(ctx context.Context) (err error) {
 		Metrics:            a.metrics,
 	})
 	if err == nil {
+		err = a.checkObjects(ctx)
+	}
+	if err == nil {
 		a.endpoints.revoked = a.store.RevokedSecrets
 		a.sightings = newSightings(a.store.RecordSightings, a.log)
 	}
@@ -164,6 +167,13 @@ func openStore(ctx context.Context, cfg Config, registry *processors.Registry, i
 	}
 	if err := checkMigrations(ctx, cfg, registry); err != nil {
 		return nil, err
+	}
+	store, err := cfg.openObjects()
+	if err != nil {
+		return nil, err
+	}
+	if store != nil {
+		in.Objects, in.ObjectThreshold, in.ObjectTimeout = store, cfg.Payload.ObjectThreshold, cfg.Payload.ObjectTimeout
 	}
 	return inbox.Open(ctx, in)
 }
@@ -247,7 +257,8 @@ func (a *App) openReconciler(context.Context) (err error) {
 	}
 	pace := a.cfg.Reconcile.Interval
 	cfg := reconcile.Config{Store: a.store, ExpiredInterval: pace, LostInterval: pace, Log: a.log, Metrics: a.metrics,
-		Retention: a.cfg.Retention.inbox(), EndpointPayloads: a.cfg.endpointPayloads()}
+		Retention: a.cfg.Retention.inbox(), EndpointPayloads: a.cfg.endpointPayloads(),
+		Objects: a.cfg.Payload.ObjectStore != "", Sweep: inbox.Sweep{Age: a.cfg.Payload.ObjectOrphanAge}}
 	for _, s := range a.opts.Registry.Specs() {
 		cfg.Topics = append(cfg.Topics, s.Name)
 	}

@@ -55,6 +55,9 @@ type Config struct {
 	// Retention says how long payloads and events are kept.
 	Retention Retention `yaml:"retention"`
 
+	// Payload says where large bodies are kept. By default all are in the database.
+	Payload Payload `yaml:"payload"`
+
 	// Endpoints are the addresses that providers post to: /hooks/<id>.
 	Endpoints []Endpoint `yaml:"endpoints"`
 	// Providers declares adapters of providers that weir does not bring along; see docs/config.md.
@@ -373,6 +376,7 @@ func (c Config) withDefaults() Config {
 	dur(&c.Timeouts.Grace, 30*time.Second)
 	dur(&c.Reconcile.Interval, 5*time.Second)
 	c.Retention = c.Retention.withDefaults()
+	c.Payload = c.Payload.withDefaults()
 	dur(&c.SecretStore.Soft, SecretSoft)
 	dur(&c.SecretStore.Hard, 15*time.Minute)
 	if c.SecretStore.EntriesMax == 0 {

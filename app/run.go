@@ -200,7 +200,7 @@ func (a *App) ingressActor(limit time.Duration) (func(context.Context) error, er
 		InflightBytesMax: a.cfg.Limits.InFlightBytesMax,
 		ReadTimeout:      a.cfg.Timeouts.Read,
 		IdleTimeout:      a.cfg.Timeouts.Idle,
-		CommitTimeout:    a.cfg.Timeouts.Commit,
+		CommitTimeout:    a.cfg.acceptTimeout(),
 		Log:              a.log,
 		Metrics:          a.metrics,
 	}

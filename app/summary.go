@@ -39,6 +39,9 @@ func (c Config) Summary() []string {
 	add("keyring", "%s", c.describeKeyring())
 	add("limits", "body %d bytes, in flight %d bytes", c.Limits.BodyBytesMax, c.Limits.InFlightBytesMax)
 	add("stop", "within %v", c.Timeouts.Grace)
+	if c.Payload.ObjectStore != "" {
+		add("payloads", "%s", c.describePayload())
+	}
 	add("retention", "payloads %d days, events %d days", c.Retention.PayloadDays, c.Retention.EventDays)
 	for _, ep := range c.Endpoints {
 		add("endpoint "+ep.ID, "%s", c.describeEndpoint(ep))

@@ -47,6 +47,7 @@ func (c Config) validate(registry *processors.Registry) error {
 	c.checkStores(k)
 	c.checkRoles(k)
 	c.checkNumbers(k)
+	c.checkPayload(k)
 	c.checkEndpoints(k)
 	c.checkEffects(k)
 	c.checkProcessors(k, c.withTargets(registry, k))

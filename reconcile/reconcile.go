@@ -37,6 +37,7 @@ type Store interface {
 	EnsureDataKeys(ctx context.Context) error
 	ExpirePayloads(ctx context.Context, r inbox.Retention) (inbox.ExpiredPayloads, error)
 	ExpireEndpointPayloads(ctx context.Context, r inbox.Retention, keep map[string]time.Duration) (inbox.ExpiredEndpointPayloads, error)
+	SweepObjects(ctx context.Context, after string, limit int, w inbox.Sweep) (next string, swept int, err error)
 	ExpireEvents(ctx context.Context, r inbox.Retention) (inbox.ExpiredEvents, error)
 	AdvanceReplays(ctx context.Context) (reopened int, err error)
 }
@@ -95,6 +96,11 @@ type Config struct {
 	// ReplayInterval is the pause between two steps of the replays and backfills that run. Default 1 s; what a run's rate grants
 	// in more than 2 s is forfeited.
 	ReplayInterval time.Duration
+	// Objects says that there is an object store; Sweep which of its orphans go.
+	Objects bool
+	Sweep   inbox.Sweep
+	// ObjectsInterval is the pause between two looks at the object store. Default 1 h.
+	ObjectsInterval time.Duration
 	// PageMax is the number of rows one statement looks at. Default 1,000.
 	PageMax int
 	// PagesMax is the number of pages one round looks at; the next round goes on from there. Default 100.
@@ -126,6 +132,7 @@ func (c Config) withDefaults() Config {
 	def(&c.StorageInterval, 10*time.Minute)
 	def(&c.RetentionInterval, 10*time.Minute)
 	def(&c.RetentionMax, 5*time.Minute)
+	def(&c.ObjectsInterval, time.Hour)
 	def(&c.ReplayInterval, time.Second)
 	num(&c.PartitionsAhead, 7)
 	num(&c.GapsMax, 500)
@@ -165,6 +172,7 @@ type Reconciler struct {
 	afterExpired, afterMarked, afterWaiting int64
 	afterCounters                           uuid.UUID
 	afterLost                               map[string]int64
+	afterObjects                            string
 }
 
 // New makes a Reconciler. It runs nothing.
@@ -184,6 +192,9 @@ func New(cfg Config) (*Reconciler, error) {
 		{name: "storage", every: c.StorageInterval, once: r.storage},
 		{name: "retention", every: c.RetentionInterval, once: r.retention},
 		{name: "replays", every: c.ReplayInterval, once: c.Store.AdvanceReplays},
+	}
+	if c.Objects {
+		r.checks = append(r.checks, &check{name: "objects", every: c.ObjectsInterval, once: r.orphanedObjects})
 	}
 	if c.Streams != nil {
 		r.checks = append(r.checks, r.lost, &check{name: "consumers", every: c.ConsumersInterval, once: r.deadConsumers})

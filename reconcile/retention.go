@@ -17,8 +17,16 @@ func (r *Reconciler) retention(ctx context.Context) (int, error) {
 			*err = nil
 		}
 	}
-	changed := len(payloads.Dropped) + payloads.Strays + payloads.Keys + single.Payloads + events.Events + events.Markers + events.Effects
+	changed := len(payloads.Dropped) + payloads.Strays + payloads.Keys + payloads.Objects + single.Payloads + events.Events + events.Markers + events.Effects
 	return changed, errors.Join(payloadErr, singleErr, eventErr)
 }
 
 var errRoundOver = errors.New("the round is over")
+
+// orphanedObjects deletes uploads whose commit never came, page by page through the whole object store.
+func (r *Reconciler) orphanedObjects(ctx context.Context) (swept int, err error) {
+	r.afterObjects, swept, err = pages(ctx, r.cfg.PagesMax, r.afterObjects, func(after string) (string, int, error) {
+		return r.cfg.Store.SweepObjects(ctx, after, r.cfg.PageMax, r.cfg.Sweep)
+	})
+	return swept, err
+}

@@ -60,7 +60,7 @@ func Load(ctx context.Context, db *pgxpool.Pool) (State, error) {
 	}
 	defer tx.Rollback(ctx)
 	if s.Inbox, err = rows[InboxRow](ctx, tx, `
-select inbox_id::text, endpoint_id, provider_event_id, event_type, coalesce(object_id, ''), raw_payload_ref, payload_hash,
+select inbox_id::text, endpoint_id, provider_event_id, event_type, coalesce(object_id, ''), right(raw_payload_ref, 36), payload_hash,
   duplicate_count::int, open_deliveries, failed_deliveries, status, finished_at
 from weir.webhook_inbox order by inbox_id`); err != nil {
 		return s, err
