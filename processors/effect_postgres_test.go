@@ -475,3 +475,12 @@ func failingFirst(s *sink) func(context.Context, processors.SendRequest) (proces
 		return found(s)(ctx, r)
 	}
 }
+
+// acceptFrom stores one event of a number.
+func (e *effects) acceptFrom(n int) {
+	e.t.Helper()
+	if _, err := e.store.Accept(e.t.Context(), inbox.Receipt{Provider: "stripe", EndpointID: "main", ReceivedAt: time.Now(), Body: []byte("{}"),
+		Events: []inbox.Event{{ProviderEventID: fmt.Sprintf("evt_%d", n), Type: "thing.changed", ObjectID: "o"}}}); err != nil {
+		e.t.Fatal(err)
+	}
+}
