@@ -98,7 +98,7 @@ func TestKill_NothingIsLostAndNothingIsAppliedTwiceAt(t *testing.T) {
 
 func TestKill_EveryFaultPointOfTheSourceIsKilled(t *testing.T) {
 	t.Parallel()
-	var killed []string
+	killed := slices.Clone(effectKills)
 	for _, k := range kills {
 		killed = append(killed, k.point)
 	}
