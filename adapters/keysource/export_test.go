@@ -6,9 +6,6 @@ import (
 	"net/netip"
 )
 
-// Public is public, for tests.
-var Public = public
-
 // Network answers for the network in tests: what a host resolves to, and where a connection to a checked address goes.
 type Network struct {
 	Lookup  func(ctx context.Context, host string) ([]netip.Addr, error)
