@@ -56,8 +56,10 @@ type EraseRow struct {
 	Refused string `json:"refused,omitempty"`
 
 	payloadID uuid.UUID
-	object    string // the key of its object, if it has one
-	held      bool
+	// effects: it has effects that are not done.
+	effects bool
+	object  string // the key of its object, if it has one
+	held    bool
 }
 
 const (
@@ -122,6 +124,9 @@ func (s *Store) Erase(ctx context.Context, r EraseRequest) ([]EraseRow, error) {
 		if err != nil {
 			return err
 		}
+		if err := markEffects(ctx, tx, rows); err != nil {
+			return err
+		}
 		payloads := r.judge(rows)
 		if !r.Apply {
 			return nil
@@ -129,17 +134,18 @@ func (s *Store) Erase(ctx context.Context, r EraseRequest) ([]EraseRow, error) {
 		if objects = objectsOf(rows); len(objects) > 0 && s.cfg.Objects == nil {
 			return fmt.Errorf("%w: none is configured, and the payload is there", ErrObjectsUnavailable)
 		}
-		if len(payloads) == 0 {
-			return nil
-		}
-		if _, _, err := s.erasePayloads(ctx, tx, payloads); err != nil {
-			return err
-		}
 		var gone []uuid.UUID
 		for _, row := range rows {
 			if row.Refused == "" {
 				gone = append(gone, row.InboxID)
 			}
+		}
+		effects, err := tx.Exec(ctx, discardEffectsSQL, gone)
+		if err != nil || len(payloads) == 0 && effects.RowsAffected() == 0 {
+			return err
+		}
+		if _, _, err := s.erasePayloads(ctx, tx, payloads); err != nil {
+			return err
 		}
 		_, err = tx.Exec(ctx, auditEraseSQL, gone, r.Operator, sanitise(r.Reason))
 		return err
@@ -212,6 +218,9 @@ func (r EraseRequest) judge(rows []EraseRow) []uuid.UUID {
 	for _, row := range rows {
 		if row.held {
 			keep(row, "a legal hold covers it or an event of the same request")
+		}
+		if row.effects && !r.Unfinished {
+			keep(row, "an effect of it or of an event of the same request is not done, and holds a copy")
 		}
 	}
 	for _, row := range rows {
