@@ -134,7 +134,11 @@ func TestObjects_ProcessingWithoutTheObject(t *testing.T) {
 	dir := bucket(t, &cfg, server)
 	registry, _ := recorder(t, dsn)
 	// The subscriptions are there, and nobody processes yet.
-	if err := start(t, cfg, Options{Registry: registry}).stop(); err != nil {
+	opened, err := New(t.Context(), cfg, Options{Registry: registry})
+	if err == nil {
+		err = opened.Close(t.Context())
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	edge := cfg

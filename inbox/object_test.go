@@ -30,6 +30,8 @@ type shelf struct {
 	err      error
 	afterPut func(key string)
 	hang     bool
+	// deleteErr is the error of Delete alone.
+	deleteErr error
 }
 
 func newShelf() *shelf { return &shelf{content: map[string][]byte{}, stored: map[string]time.Time{}} }
@@ -78,6 +80,9 @@ func (s *shelf) Delete(ctx context.Context, keys []string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.deleteErr != nil {
+		return s.deleteErr
+	}
 	for _, key := range keys {
 		delete(s.content, key)
 	}
@@ -260,6 +265,31 @@ func TestObjects_TheSweepDecidesInTheTable(t *testing.T) {
 	again := b.accept(t, large("evt_1"))
 	if _, _, err := b.OpenPayload(t.Context(), b.leaseOne(t, "billing", again.InboxID)); err != nil || again.Duplicate {
 		t.Errorf("sent again: %+v, %v", again, err)
+	}
+}
+
+// A mark whose object could not be deleted is taken up by the next look.
+func TestObjects_TheSweepGoesOn(t *testing.T) {
+	t.Parallel()
+	s := newShelf()
+	b := setup(t, withShelf(s))
+	b.accept(t, large("evt_1"))
+	orphan := uuid.Must(uuid.NewV7())
+	if err := s.Put(t.Context(), time.Now().UTC().Format("2006-01-02")+"/"+orphan.String(), []byte("upload")); err != nil {
+		t.Fatal(err)
+	}
+	b.sweep(t, inbox.Sweep{}) // the store is claimed
+	s.mu.Lock()
+	s.deleteErr = errors.New("connection reset")
+	s.mu.Unlock()
+	if _, n, err := b.SweepObjects(t.Context(), "", 10, later()); !errors.Is(err, inbox.ErrObjectsUnavailable) || n != 0 {
+		t.Fatalf("swept %d: %v", n, err)
+	}
+	s.mu.Lock()
+	s.deleteErr = nil
+	s.mu.Unlock()
+	if n := b.sweep(t, later()); n != 1 || len(s.keys()) != 1 {
+		t.Errorf("swept %d, left %v", n, s.keys())
 	}
 }
 

@@ -135,6 +135,19 @@ func TestRunner_Handle_unreadablePayload(t *testing.T) {
 	}
 }
 
+// However long the object store is away, the last attempt is not used up by it.
+func TestRunner_Handle_objectStoreAway(t *testing.T) {
+	t.Parallel()
+	store := &fakeStore{openErr: fmt.Errorf("x: %w: get: connection refused", inbox.ErrObjectsUnavailable)}
+	got, ack := handleWith(t, t.Context(), store, Spec{Attempts: 3}, raw(func(context.Context, Tx) error { return nil }), delivery(3))
+	if got.Verdict != VerdictRetry || !ack || store.failed != 0 || len(store.retries) != 1 {
+		t.Fatalf("verdict %q, ack %v, failed %d, retries %v", got.Verdict, ack, store.failed, store.retries)
+	}
+	if b := store.retries[0]; !b.Uncounted || b.Exactly < objectsWaitMin || b.Exactly > 2*objectsWaitMin {
+		t.Errorf("%+v", b)
+	}
+}
+
 func TestRunner_Handle_skipAfterStatements(t *testing.T) {
 	t.Parallel()
 	store := &fakeStore{}

@@ -82,6 +82,7 @@ func TestServer_Answers(t *testing.T) {
 		}, status: 422, outcome: Unsupported, cause: "type", endpoint: "in"},
 		{name: "bad event data", request: post("e1", body), accept: fmt.Errorf("x: %w", inbox.ErrBadEvent), status: 400, outcome: Malformed, cause: "bad_event", endpoint: "in"},
 		{name: "store down", request: post("e1", body), accept: fmt.Errorf("x: %w", inbox.ErrUnavailable), status: 503, outcome: Unavailable, cause: "store_unavailable", endpoint: "in"},
+		{name: "object store down", request: post("e1", body), accept: fmt.Errorf("x: %w", inbox.ErrObjectsUnavailable), status: 503, outcome: Unavailable, cause: "object_store", endpoint: "in"},
 		{name: "commit unknown", request: post("e1", body), accept: fmt.Errorf("x: %w", inbox.ErrCommitUnknown), status: 503, outcome: Unavailable, cause: "commit_unknown", endpoint: "in"},
 		{name: "accept past its deadline", request: post("e1", body), accept: context.DeadlineExceeded, status: 503, outcome: Unavailable, cause: "commit_unknown", endpoint: "in"},
 		{name: "store closed", request: post("e1", body), accept: inbox.ErrClosed, status: 503, outcome: Unavailable, cause: "shutting_down", endpoint: "in"},
