@@ -19,8 +19,8 @@ const (
 	// conflictTriesMax is how often one attempt runs a transaction that Postgres ends in favour of another one.
 	conflictTriesMax = 5
 	conflictWaitBase = 20 * time.Millisecond
-	// objectsWaitMin is half the longest wait for an object store that is away.
-	objectsWaitMin = 5 * time.Second
+	// payloadWaitMin is half the longest wait where a payload cannot be had now.
+	payloadWaitMin = 5 * time.Second
 	// overdueAfter is how long past its deadline a handler must still run before a log line names it.
 	overdueAfter   = 5 * time.Second
 	stackFramesMax = 24
@@ -121,9 +121,9 @@ func (a *attempt) prepare(ctx context.Context) (applyFunc, *result) {
 		}
 		return nil, &result{verdict: VerdictFailed, reason: reason}
 	}
-	if errors.Is(err, inbox.ErrObjectsUnavailable) && a.stop.Err() == nil {
-		// However long this lasts, it says nothing about the event.
-		return nil, &result{verdict: VerdictRetry, after: objectsWaitMin + rand.N(objectsWaitMin), reason: cause("store", err, nil), uncounted: true}
+	if err != nil && a.stop.Err() == nil {
+		// An object store, a keyring or a database that is away says nothing about the event, however long it lasts.
+		return nil, &result{verdict: VerdictRetry, after: payloadWaitMin + rand.N(payloadWaitMin), reason: cause("store", err, nil), uncounted: true}
 	}
 	if err != nil {
 		res := a.judgeStore(err)

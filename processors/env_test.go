@@ -88,6 +88,7 @@ func newEnvOf(t *testing.T, register func(*processors.Registry) error, via func(
 	if err != nil {
 		t.Fatal(err)
 	}
+	e.runner.LetGroupsTakeTheirTime()
 	if err := e.store.SyncSubscriptions(t.Context(), e.runner.Subscriptions()); err != nil {
 		t.Fatal(err)
 	}

@@ -153,7 +153,7 @@ func (r *Runner) complete(stop context.Context, e *entry, group []*attempt, fetc
 	} else {
 		g.One = func(ctx context.Context, tx pgx.Tx, i int) (inbox.Outcome, error) {
 			a := group[i]
-			if i > 0 && (stop.Err() != nil || time.Since(began) > groupTimeMax || time.Until(a.leaseEnd()) < a.spec.Timeout) {
+			if i > 0 && (stop.Err() != nil || time.Since(began) > r.groupTime || time.Until(a.leaseEnd()) < a.spec.Timeout) {
 				return "", inbox.ErrStopGroup
 			}
 			a.start()

@@ -59,6 +59,7 @@ func (e *orderEnv) process(register func(*processors.Registry) error) *processor
 	if err != nil {
 		e.t.Fatal(err)
 	}
+	r.LetGroupsTakeTheirTime()
 	return r
 }
 

@@ -116,6 +116,7 @@ type Runner struct {
 	metrics    *metrics
 	onFinished func(FinishedAttempt)
 	lanes      lanes
+	groupTime  time.Duration
 	knowsKind  func(kind string) bool
 	// gaps wakes the backfill when this process has met a gap.
 	gaps chan struct{}
@@ -148,6 +149,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 		log:        cfg.Log,
 		metrics:    m,
 		onFinished: cfg.OnFinished,
+		groupTime:  groupTimeMax,
 		knowsKind:  cfg.Registry.knows,
 		gaps:       make(chan struct{}, 1),
 	}
@@ -191,7 +193,8 @@ func (r *Runner) attempt(stop context.Context, e *entry, d *inbox.Delivery) *att
 func (r *Runner) putAside(ctx context.Context, topic string, d *inbox.Delivery) (ack bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
-	err := r.store.Retry(ctx, d, inbox.Backoff{Exactly: unroutableDelay}, "no processor of this name is registered here")
+	// No attempt is made, so none counts: an older build among newer ones must not use them up.
+	err := r.store.PutAside(ctx, d, unroutableDelay)
 	r.log.Error().Str("inbox_id", d.InboxID.String()).Str("endpoint", d.EndpointID).Str("provider", d.Provider).
 		Str("event_type", sanitise(d.EventType)).Str("processor", topic).Int("attempt", d.Attempt).AnErr("err", err).
 		Msg("attempt.unroutable")

@@ -354,8 +354,8 @@ func TestRunner_Handle_unknownTopic(t *testing.T) {
 	if !r.Handle(t.Context(), "gone", delivery(1)) {
 		t.Error("not acknowledged though it comes again by itself")
 	}
-	if len(store.retries) != 1 || store.retries[0].Exactly != unroutableDelay || !strings.Contains(logged.String(), "attempt.unroutable") {
-		t.Errorf("retries %v, log %s", store.retries, logged.String())
+	if len(store.aside) != 1 || store.aside[0] != unroutableDelay || len(store.retries) != 0 || !strings.Contains(logged.String(), "attempt.unroutable") {
+		t.Errorf("put aside for %v, retries %v, log %s", store.aside, store.retries, logged.String())
 	}
 }
 
