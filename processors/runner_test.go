@@ -143,7 +143,7 @@ func TestRunner_Handle_objectStoreAway(t *testing.T) {
 	if got.Verdict != VerdictRetry || !ack || store.failed != 0 || len(store.retries) != 1 {
 		t.Fatalf("verdict %q, ack %v, failed %d, retries %v", got.Verdict, ack, store.failed, store.retries)
 	}
-	if b := store.retries[0]; !b.Uncounted || b.Exactly < objectsWaitMin || b.Exactly > 2*objectsWaitMin {
+	if b := store.retries[0]; !b.Uncounted || b.Exactly < payloadWaitMin || b.Exactly > 2*payloadWaitMin {
 		t.Errorf("%+v", b)
 	}
 }
