@@ -412,3 +412,69 @@ func TestOrder_changed(t *testing.T) {
 		}
 	}
 }
+
+// A rehearsal fetches as an attempt does, and takes no number for it.
+func TestRefetch_rehearsed(t *testing.T) {
+	t.Parallel()
+	e := newOrderEnv(t, func(*orderEnv) func(*processors.Registry) error {
+		return func(r *processors.Registry) error {
+			return r.Add(processors.Spec{Name: topic, Provider: "stripe", Order: processors.Refetch(func(_ context.Context, ev processors.Event) (int64, error) {
+				if ev.ID == "bad" {
+					return 0, processors.Reject(errUnlucky)
+				}
+				return 7, nil
+			})}, processors.Refetched(func(ctx context.Context, tx processors.Tx, ev processors.Event, state int64) error {
+				return storeState(ctx, tx, ev.ObjectID, state)
+			}))
+		}
+	})
+	good := e.take("good", "o", time.Time{}, "{}")
+	e.runner.Handle(t.Context(), topic, good)
+	before := e.text(`select last_value::text from weir.fetch_number`)
+	for id, want := range map[string]processors.Verdict{"good": processors.VerdictProcessed, "bad": processors.VerdictRejected} {
+		d := good
+		if id == "bad" {
+			d = e.take(id, "o", time.Time{}, "{}")
+		}
+		report, err := e.runner.Rehearse(t.Context(), processors.RehearseRequest{InboxID: d.InboxID, Processor: topic})
+		if err != nil || report.Verdict != want {
+			t.Errorf("%s: %s (%s), %v", id, report.Verdict, report.Reason, err)
+		}
+	}
+	if after := e.text(`select last_value::text from weir.fetch_number`); after != before {
+		t.Errorf("the numbers went from %s to %s", before, after)
+	}
+}
+
+// What is put aside behind a busy object comes again later and has lost no attempt.
+func TestLanes_putAside(t *testing.T) {
+	t.Parallel()
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	e := newEnv(t, processors.Spec{Order: processors.ByVersion(), Workers: 2}, func(context.Context, processors.Tx, processors.Event) error {
+		once.Do(func() { close(inside); <-goOn })
+		return nil
+	}, nil)
+	e.accept(3)
+	due := e.lease(3, time.Minute)
+	done := make(chan bool)
+	go func() { done <- e.runner.Handle(t.Context(), topic, due[0]) }()
+	<-inside
+	for _, d := range due[1:] {
+		if !e.runner.Handle(t.Context(), topic, d) {
+			t.Error("the entry of a delivery that was put aside may be acknowledged")
+		}
+		e.wantVerdict(processors.VerdictBehind)
+	}
+	if n := e.number(`select count(*) from weir.webhook_outbox where attempt_count = 0 and lease_token is null and published_at is null and next_attempt_at > created_at`); n != 2 {
+		t.Errorf("%d deliveries were put aside", n)
+	}
+	close(goOn)
+	<-done
+	e.retryNow()
+	e.handle(1)
+	e.handle(1)
+	if n := e.number(`select count(*) from weir.processed_event where attempt_count = 1`); n != 3 {
+		t.Errorf("%d events are done", n)
+	}
+}
