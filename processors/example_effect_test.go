@@ -4,83 +4,60 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/weirhq/weir/processors"
 )
 
-// The request is written with the invoice, in the same commit, and made afterwards, always with the same Idempotency-Key.
+// A handler asks for a call that belongs to its commit.
 func ExampleHTTPEffect() {
-	handler := processors.JSON(func(ctx context.Context, tx processors.Tx, ev processors.Event, in Invoice) error {
-		if err := storeInvoice(ctx, tx, ev, in); err != nil {
-			return err
-		}
+	handler := processors.Raw(func(ctx context.Context, tx processors.Tx, ev processors.Event) error {
 		return tx.Effect(ctx, processors.HTTPEffect("receipt", processors.HTTPRequest{
-			URL: "https://mail.example/receipts", Header: map[string]string{"Content-Type": "application/json"}, Body: ev.Body(),
+			URL:    "https://mail.example.com/receipts",
+			Header: map[string]string{"Content-Type": "application/json"},
+			Body:   fmt.Appendf(nil, `{"event":%q}`, ev.ID),
 		}))
 	})
-	var r processors.Registry
-	fmt.Println(r.Add(processors.Spec{Name: "billing", Provider: "stripe"}, handler))
+	var registry processors.Registry
+	fmt.Println(registry.Add(processors.Spec{Name: "receipts", Provider: "stripe", Types: []string{"invoice.paid"}}, handler))
 	// Output: <nil>
 }
 
-// A kind of its own says how a call is made, and how one is judged that may or may not have arrived.
+// A kind of one's own, whose receiver knows no idempotency keys: a lookup tells what became of a call in doubt, and where
+// it cannot, an operator decides.
 func ExampleRegistry_Sender() {
-	var r processors.Registry
-	fmt.Println(r.Sender("sms", processors.Sender{
+	sent := map[string]bool{}
+	sender := processors.Sender{
 		Send: func(_ context.Context, req processors.SendRequest) (processors.Reply, error) {
-			if len(req.Request) > 160 {
-				return processors.Reply{}, processors.Reject(errors.New("too long for a short message"))
+			if len(req.Request) == 0 {
+				return processors.Reply{}, processors.Reject(errors.New("nothing to say"))
 			}
-			return processors.Reply{Status: 202}, nil
+			sent[req.IdempotencyKey] = true
+			return processors.Reply{}, nil
 		},
-		Lookup: func(context.Context, processors.SendRequest) (processors.Finding, error) {
-			return processors.Unknown, nil
+		Lookup: func(_ context.Context, req processors.SendRequest) (processors.Finding, error) {
+			if sent[req.IdempotencyKey] {
+				return processors.Applied, nil
+			}
+			return processors.NotApplied, nil
 		},
-		InDoubt: processors.InDoubtPolicy(processors.WaitForOperator), // one message too few is better than one too many
-	}))
-	effect := processors.Effect{Step: "reminder", Kind: "sms", Order: "customer 7", Request: []byte("Your invoice is due.")}
-	fmt.Println(effect.Kind, effect.Step)
-	// Output:
-	// <nil>
-	// sms reminder
+		InDoubt: processors.WaitForOperator,
+	}
+	var registry processors.Registry
+	fmt.Println(registry.Sender("sms", sender))
+	// Output: <nil>
 }
 
-func ExampleRegistry_Clone() {
-	var teams processors.Registry
-	fmt.Println(teams.Add(processors.Spec{Name: "billing", Provider: "stripe"}, processors.JSON(storeInvoice)))
-	trial := teams.Clone()
-	fmt.Println(trial.Add(processors.Spec{Name: "trial", Provider: "stripe"}, processors.JSON(storeInvoice)))
-	fmt.Println(len(teams.Specs()), len(trial.Specs()))
-	// Output:
-	// <nil>
-	// <nil>
-	// 1 2
-}
-
+// What a sender says of a call decides what becomes of its effect.
 func ExampleInDoubt() {
-	send := func(context.Context, processors.SendRequest) (processors.Reply, error) {
-		return processors.Reply{}, processors.InDoubt(errors.New("the answer did not come"))
+	for _, err := range []error{
+		processors.InDoubt(errors.New("no answer")),
+		processors.Postpone(0, errors.New("no secret")),
+		processors.Disable(errors.New("gone")),
+	} {
+		fmt.Println(err)
 	}
-	_, err := send(context.Background(), processors.SendRequest{})
-	fmt.Println(err)
-	// Output: in doubt: the answer did not come
-}
-
-func ExamplePostpone() {
-	send := func(context.Context, processors.SendRequest) (processors.Reply, error) {
-		return processors.Reply{}, processors.Postpone(time.Minute, errors.New("no credentials at the moment"))
-	}
-	_, err := send(context.Background(), processors.SendRequest{})
-	fmt.Println(err)
-	// Output: postponed: no credentials at the moment
-}
-
-func ExampleDisable() {
-	send := func(context.Context, processors.SendRequest) (processors.Reply, error) {
-		return processors.Reply{Status: 410}, processors.Disable(errors.New("the address is gone"))
-	}
-	_, err := send(context.Background(), processors.SendRequest{})
-	fmt.Println(err)
-	// Output: disabled: the address is gone
+	// Output:
+	// in doubt: no answer
+	// postponed: no secret
+	// disabled: gone
 }
