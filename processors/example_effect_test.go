@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/weirhq/weir/processors"
 )
@@ -47,17 +48,39 @@ func ExampleRegistry_Sender() {
 	// Output: <nil>
 }
 
-// What a sender says of a call decides what becomes of its effect.
+// A call that was cut off may have been applied.
 func ExampleInDoubt() {
-	for _, err := range []error{
-		processors.InDoubt(errors.New("no answer")),
-		processors.Postpone(0, errors.New("no secret")),
-		processors.Disable(errors.New("gone")),
-	} {
-		fmt.Println(err)
-	}
+	fmt.Println(processors.InDoubt(errors.New("no answer")))
+	// Output: in doubt: no answer
+}
+
+// Nothing was called, for a reason on this side: the attempt does not count.
+func ExamplePostpone() {
+	fmt.Println(processors.Postpone(time.Minute, errors.New("no secret")))
+	// Output: postponed: no secret
+}
+
+// The receiver wants no more calls: its effects are held until an operator enables it again.
+func ExampleDisable() {
+	fmt.Println(processors.Disable(errors.New("the account is closed")))
+	// Output: disabled: the account is closed
+}
+
+func ExampleInDoubtPolicy() {
+	send := func(context.Context, processors.SendRequest) (processors.Reply, error) { return processors.Reply{}, nil }
+	var registry processors.Registry
+	fmt.Println(registry.Sender("ledger", processors.Sender{Send: send, InDoubt: processors.Resend}))
+	fmt.Println(registry.Sender("fax", processors.Sender{Send: send, InDoubt: processors.WaitForOperator}))
 	// Output:
-	// in doubt: no answer
-	// postponed: no secret
-	// disabled: gone
+	// <nil>
+	// <nil>
+}
+
+// A program may add to what the teams have registered without changing it.
+func ExampleRegistry_Clone() {
+	var teams processors.Registry
+	own := teams.Clone()
+	err := own.Add(processors.Spec{Name: "billing", Provider: "stripe"}, processors.JSON(storeInvoice))
+	fmt.Println(err, len(teams.Specs()), len(own.Specs()))
+	// Output: <nil> 0 1
 }
