@@ -67,7 +67,9 @@ func ExampleDisable() {
 }
 
 func ExampleInDoubtPolicy() {
-	send := func(context.Context, processors.SendRequest) (processors.Reply, error) { return processors.Reply{}, nil }
+	send := func(context.Context, processors.SendRequest) (processors.Reply, error) {
+		return processors.Reply{}, nil
+	}
 	var registry processors.Registry
 	fmt.Println(registry.Sender("ledger", processors.Sender{Send: send, InDoubt: processors.Resend}))
 	fmt.Println(registry.Sender("fax", processors.Sender{Send: send, InDoubt: processors.WaitForOperator}))
