@@ -50,8 +50,7 @@ const (
 	// objectFormat is the first byte of a row that stands for an object; the object's length follows in 8 bytes, big endian.
 	objectFormat = 2
 	objectRowLen = 1 + 8
-	// sweptFormat is the only byte of a row that stands for an object which the sweep has taken.
-	sweptFormat = 3
+	// The byte 3 alone is a row that stands for an object which the sweep has taken, see sweepSQL.
 
 	// objectOwnerKey is the object that names the database to which the others belong.
 	objectOwnerKey = "weir-database"

@@ -4,7 +4,6 @@ package objects
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"path/filepath"
@@ -162,9 +161,4 @@ func (loc *location) options(rawQuery string) error {
 	}
 	loc.host, loc.secure = at.Host, at.Scheme == "https"
 	return nil
-}
-
-func asFault(err error) (*Fault, bool) {
-	var f *Fault
-	return f, errors.As(err, &f)
 }
