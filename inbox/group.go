@@ -56,14 +56,17 @@ type GroupResult struct {
 }
 
 const (
-	// groupHeadsSQL locks the heads that exist, in the order of the given rows, and says which count the same.
+	// groupHeadsSQL locks the heads that exist, in the order of the given rows, and says which count the same. Each is
+	// looked up by its whole key: of a list of conditions the planner may use the first column alone, and read all heads of
+	// the processor for every group.
 	groupHeadsSQL = `
 with w as materialized (
   select u.* from unnest($2::text[], $3::text[], $4::text[]) with ordinality as u (provider, endpoint_id, object_id, ord) order by u.ord
 )
-select w.ord::int - 1, h.version, h.kind = $5 from w join weir.object_head h on h.processor = $1
-  and h.provider = any (array[w.provider]) and h.endpoint_id = any (array[w.endpoint_id]) and h.object_id = any (array[w.object_id])
-for update of h`
+select w.ord::int - 1, h.version, h.kind = $5 from w cross join lateral (
+  select o.version, o.kind from weir.object_head o
+  where o.processor = $1 and o.provider = w.provider and o.endpoint_id = w.endpoint_id and o.object_id = w.object_id
+  for update) h`
 
 	// groupAdvanceSQL writes the heads. One that has changed since it was looked at is not written.
 	groupAdvanceSQL = `
@@ -204,7 +207,9 @@ func (r *groupRun) begin(ctx context.Context) error {
 	batch.Queue(`select pg_current_xact_id()::text`)
 	if len(gated) > 0 {
 		cols := r.columns(gated)
+		batch.Queue(`set local enable_seqscan = off`)
 		batch.Queue(groupHeadsSQL, r.topic, cols.providers, cols.endpoints, cols.objects, r.kind())
+		batch.Queue(`set local enable_seqscan to default`)
 	}
 	results := r.tx.SendBatch(ctx, &batch)
 	defer results.Close()
@@ -215,6 +220,9 @@ func (r *groupRun) begin(ctx context.Context) error {
 		return err
 	}
 	if len(gated) > 0 {
+		if _, err := results.Exec(); err != nil {
+			return err
+		}
 		rows, err := results.Query()
 		if err != nil {
 			return err
@@ -413,8 +421,10 @@ const groupFoundSQL = `
 select u.ord::int - 1, p.outcome, p.inbox_id = u.inbox_id and p.attempt_count = u.attempt_count
 from unnest($2::text[], $3::text[], $4::text[], $5::uuid[], $6::int[]) with ordinality
   as u (provider, endpoint_id, provider_event_id, inbox_id, attempt_count, ord)
-join weir.processed_event p on p.processor = $1 and p.provider = any (array[u.provider])
-  and p.endpoint_id = any (array[u.endpoint_id]) and p.provider_event_id = any (array[u.provider_event_id])`
+cross join lateral (
+  select m.outcome, m.inbox_id, m.attempt_count from weir.processed_event m
+  where m.processor = $1 and m.provider = u.provider and m.endpoint_id = u.endpoint_id and m.provider_event_id = u.provider_event_id
+  offset 0) p`
 
 // commit is commitCompletion for several deliveries.
 func (r *groupRun) commit(ctx context.Context, applied []int) ([]GroupResult, error) {

@@ -99,6 +99,12 @@ var (
 	anyScan = regexp.MustCompile(`(?:Index Scan|Index Only Scan|Bitmap Index Scan)(?: Backward)?(?: using| on) (\w+)`)
 )
 
+// conditions are the columns by which an index must be entered: the right index entered by its first column alone is a scan.
+var conditions = map[string][]string{
+	"group heads": {"processor", "provider", "endpoint_id", "object_id"},
+	"group found": {"processor", "provider", "endpoint_id", "provider_event_id"},
+}
+
 // The recurring statements keep their plans on tables that are empty, small and analyzed, or large and never analyzed:
 // the plan is the generic one, so it is the one that a connection keeps while the table grows under it.
 func TestStore_RecurringStatementsKeepTheirPlans(t *testing.T) {
@@ -158,7 +164,13 @@ from (select n, case when n % 10 > 0 then 'DONE' when n % 50 = 0 then 'FAILED' w
 	} {
 		state.prepare()
 		for _, st := range recurring {
-			for _, line := range s.genericPlan(t, st.sql, st.params) {
+			plan := s.genericPlan(t, st.sql, st.params)
+			for _, cond := range conditions[st.name] {
+				if !regexp.MustCompile(`Index Cond: .*\b` + cond + ` = `).MatchString(strings.Join(plan, "\n")) {
+					t.Errorf("%s, %s: %s is no condition of an index:\n%s", state.name, st.name, cond, strings.Join(plan, "\n"))
+				}
+			}
+			for _, line := range plan {
 				if m := seqScan.FindString(line); m != "" {
 					t.Errorf("%s, %s: %s", state.name, st.name, m)
 				}
