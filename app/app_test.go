@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -302,6 +303,18 @@ func TestNew_Faults(t *testing.T) {
 		defer cancel()
 		return errors.Join(a.Run(ctx), a.Close(context.Background()))
 	}
+	registry, err := TeamRegistry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofTeams := 0
+	for _, team := range registry.Teams() {
+		files, err := fs.Glob(team.Migrations, "*.sql")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ofTeams += len(files)
+	}
 	tests := map[string]struct {
 		change func(*Config)
 		want   []string
@@ -312,11 +325,11 @@ func TestNew_Faults(t *testing.T) {
 		},
 		"nothing is migrated": {
 			func(c *Config) { c.Database.URL = devstacktest.EmptyDSN(t) },
-			[]string{fmt.Sprintf("migrations pending: %d, the first is 0001_create_inbox of weir; run: weir migrate up", len(migrations.Names())+2)}, migrations.ErrPending,
+			[]string{fmt.Sprintf("migrations pending: %d, the first is 0001_create_inbox of weir; run: weir migrate up", len(migrations.Names())+ofTeams)}, migrations.ErrPending,
 		},
 		"a team's tables are missing": {
 			func(c *Config) { c.Database.URL = devstacktest.DSN(t) },
-			[]string{"migrations pending: 2, the first is 0001_create_payment_state of payments; run: weir migrate up"}, migrations.ErrPending,
+			[]string{fmt.Sprintf("migrations pending: %d, the first is 0001_create_payment_state of payments; run: weir migrate up", ofTeams)}, migrations.ErrPending,
 		},
 		"the public port is taken": {
 			func(c *Config) { c.Listen = taken.Addr().String() },
