@@ -34,8 +34,9 @@ func ledger(spec processors.Spec, fn func(context.Context, processors.Tx, proces
 		if err := r.Migrations("ledger", fstest.MapFS{"0001_create_account.sql": {Data: []byte(ledgerMigration)}}); err != nil {
 			return err
 		}
-		spec.Name, spec.Provider = "ledger", "stripe"
-		return r.Add(spec, processors.JSON(fn))
+		own := spec // rounds register at the same time
+		own.Name, own.Provider = "ledger", "stripe"
+		return r.Add(own, processors.JSON(fn))
 	}
 }
 
