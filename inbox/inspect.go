@@ -28,13 +28,17 @@ type TopicStats struct {
 	Unpublished int64  `json:"unpublished"`
 	Waiting     int64  `json:"waiting"`
 	Failed      int64  `json:"failed"`
+	// OldestPending is the age of the processor's oldest open delivery: what grows when its consumers are gone, however
+	// well the others do.
+	OldestPending time.Duration `json:"oldest_pending_ns"`
 }
 
 const (
 	statsSQL = `
 select topic, count(*) filter (where status = 'PENDING'), count(*) filter (where lease_token is not null),
   count(*) filter (where status = 'PENDING' and published_at is null), count(*) filter (where status = 'WAITING'),
-  count(*) filter (where status = 'FAILED')
+  count(*) filter (where status = 'FAILED'),
+  coalesce(extract(epoch from clock_timestamp() - min(created_at) filter (where status = 'PENDING')), 0)::float8
 from weir.webhook_outbox group by topic order by topic`
 
 	agesSQL = `
@@ -56,7 +60,9 @@ func (s *Store) Stats(ctx context.Context) (Stats, error) {
 	st.OutboxLag = time.Duration(max(lag, 0) * float64(time.Second))
 	topics, err := queryRows(ctx, s.open, func(row pgx.CollectableRow) (TopicStats, error) {
 		var t TopicStats
-		err := row.Scan(&t.Topic, &t.Pending, &t.Leased, &t.Unpublished, &t.Waiting, &t.Failed)
+		var age float64
+		err := row.Scan(&t.Topic, &t.Pending, &t.Leased, &t.Unpublished, &t.Waiting, &t.Failed, &age)
+		t.OldestPending = time.Duration(max(age, 0) * float64(time.Second))
 		return t, err
 	}, statsSQL)
 	st.Topics = topics

@@ -60,3 +60,32 @@ func TestBR613_LateCopiesAreKnownWithoutTheirPayload(t *testing.T) {
 		t.Errorf("applied a second time: %v, outcome %s, %v", ran, outcome, err)
 	}
 }
+
+// A processor whose consumers are gone is named by its own age, however well the others do.
+func TestBR714_AProcessorLeftAloneIsNamed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.subscribe(t, "audit", "billing")
+	id := b.accept(t, receipt("evt_1", "invoice.paid", "{}")).InboxID
+	for range 3 {
+		got := b.accept(t, receipt("evt_"+id.String(), "invoice.paid", "{}"))
+		id = got.InboxID
+		if _, err := b.Complete(t.Context(), b.leaseOne(t, "billing", id), inbox.Completion{}, nothing); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.db.Exec(t.Context(), `update weir.webhook_outbox set created_at = created_at - interval '1 hour' where topic = 'audit'`); err != nil {
+		t.Fatal(err)
+	}
+	st, err := b.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ages := map[string]time.Duration{}
+	for _, topic := range st.Topics {
+		ages[topic.Topic] = topic.OldestPending
+	}
+	if ages["audit"] < time.Hour || ages["billing"] >= time.Hour {
+		t.Errorf("ages %v, want audit's alone above an hour", ages)
+	}
+}

@@ -28,7 +28,7 @@ type StatsCollector struct {
 	lastErr error
 	askedAt time.Time
 
-	up, oldest, lag, deliveries, leased, unpublished *prometheus.Desc
+	up, oldest, lag, deliveries, leased, unpublished, oldestOf *prometheus.Desc
 }
 
 // NewStatsCollector makes a collector that asks stats.
@@ -44,12 +44,13 @@ func NewStatsCollector(stats func(context.Context) (inbox.Stats, error), log zer
 		deliveries:  desc("weir_outbox_rows", "Open and failed deliveries by processor and status; the empty processor waits for a subscription.", "processor", "status"),
 		leased:      desc("weir_outbox_leased_rows", "Open deliveries that a worker holds, by processor.", "processor"),
 		unpublished: desc("weir_outbox_unpublished_rows", "Open deliveries that stand in no stream, by processor.", "processor"),
+		oldestOf:    desc("weir_processor_oldest_pending_seconds", "Age of the processor's oldest open delivery; 0 when none is open.", "processor"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *StatsCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.up, c.oldest, c.lag, c.deliveries, c.leased, c.unpublished} {
+	for _, d := range []*prometheus.Desc{c.up, c.oldest, c.lag, c.deliveries, c.leased, c.unpublished, c.oldestOf} {
 		ch <- d
 	}
 }
@@ -73,6 +74,7 @@ func (c *StatsCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.deliveries, float64(t.Failed), t.Topic, "FAILED")
 		gauge(c.leased, float64(t.Leased), t.Topic)
 		gauge(c.unpublished, float64(t.Unpublished), t.Topic)
+		gauge(c.oldestOf, t.OldestPending.Seconds(), t.Topic)
 	}
 }
 

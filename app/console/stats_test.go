@@ -16,7 +16,7 @@ import (
 func TestStatsCollector(t *testing.T) {
 	t.Parallel()
 	st := inbox.Stats{OldestPending: 90 * time.Second, OutboxLag: 1500 * time.Millisecond, Topics: []inbox.TopicStats{
-		{Topic: "", Waiting: 2}, {Topic: "payments", Pending: 5, Leased: 3, Unpublished: 1, Failed: 4},
+		{Topic: "", Waiting: 2}, {Topic: "payments", Pending: 5, Leased: 3, Unpublished: 1, Failed: 4, OldestPending: time.Minute},
 	}}
 	var fault error
 	asked := 0
@@ -30,7 +30,7 @@ func TestStatsCollector(t *testing.T) {
 		"weir_stats_up 1", "weir_oldest_pending_seconds 90", "weir_outbox_lag_seconds 1.5",
 		`weir_outbox_rows{processor="",status="WAITING"} 2`, `weir_outbox_rows{processor="payments",status="PENDING"} 5`,
 		`weir_outbox_rows{processor="payments",status="FAILED"} 4`, `weir_outbox_leased_rows{processor="payments"} 3`,
-		`weir_outbox_unpublished_rows{processor="payments"} 1`,
+		`weir_outbox_unpublished_rows{processor="payments"} 1`, `weir_processor_oldest_pending_seconds{processor="payments"} 60`,
 	} {
 		if !strings.Contains(body, want+"\n") {
 			t.Errorf("metrics lack %s:\n%s", want, body)
