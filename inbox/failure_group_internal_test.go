@@ -1,34 +1,16 @@
 package inbox
 
 import (
-	"context"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/rs/zerolog"
-
-	"github.com/weirhq/weir/app/devstack/devstacktest"
 )
 
 // With 100,000 FAILED deliveries the groups come from one index: it is walked from group to group, counted without looking at
 // the rows, and of each group one row is read.
 func TestStore_FailureGroupsStayCheap(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "keyring.json")
-	if err := CreateKeyring(path); err != nil {
-		t.Fatal(err)
-	}
-	ring, err := LoadKeyring(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(t.Context(), Config{DSN: devstacktest.DSN(t), Keyring: ring, Log: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(context.Background())
+	s := openStore(t)
 	const failed, groups = 100_500, 7
 	// This pool lets statements take their time.
 	for _, sql := range []string{

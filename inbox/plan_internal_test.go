@@ -109,19 +109,7 @@ var conditions = map[string][]string{
 // the plan is the generic one, so it is the one that a connection keeps while the table grows under it.
 func TestStore_RecurringStatementsKeepTheirPlans(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "keyring.json")
-	if err := CreateKeyring(path); err != nil {
-		t.Fatal(err)
-	}
-	ring, err := LoadKeyring(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(t.Context(), Config{DSN: devstacktest.DSN(t), Keyring: ring, Log: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(context.Background())
+	s := openStore(t)
 	if err := s.SyncSubscriptions(t.Context(), []Subscription{{Processor: "billing", Provider: "stripe"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -188,6 +176,25 @@ from (select n, case when n % 10 > 0 then 'DONE' when n % 50 = 0 then 'FAILED' w
 			}
 		}
 	}
+}
+
+// openStore opens a store with a keyring of its own on a fresh database.
+func openStore(t *testing.T) *Store {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "keyring.json")
+	if err := CreateKeyring(path); err != nil {
+		t.Fatal(err)
+	}
+	ring, err := LoadKeyring(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.Context(), Config{DSN: devstacktest.DSN(t), Keyring: ring, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close(context.Background()) })
+	return s
 }
 
 func (s *Store) genericPlan(t *testing.T, sql, params string) []string {

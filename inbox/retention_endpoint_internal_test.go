@@ -1,32 +1,14 @@
 package inbox
 
 import (
-	"context"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/rs/zerolog"
-
-	"github.com/weirhq/weir/app/devstack/devstacktest"
 )
 
 // The statements of an endpoint's retention read indexes, whatever the planner knows about the tables.
 func TestRetention_OfAnEndpointReadsIndexes(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "keyring.json")
-	if err := CreateKeyring(path); err != nil {
-		t.Fatal(err)
-	}
-	ring, err := LoadKeyring(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(t.Context(), Config{DSN: devstacktest.DSN(t), Keyring: ring, Log: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(context.Background())
+	s := openStore(t)
 	fill := `insert into weir.webhook_inbox (inbox_id, provider, endpoint_id, provider_event_id, event_type, received_at, raw_payload_ref,
 		payload_hash, matched_secret_version, last_seen_at, open_deliveries, status, finished_at)
 		select gen_random_uuid(), 'stripe', 'main', 'evt_' || n, 'invoice.paid', now(), gen_random_uuid()::text, sha256('{}'), 'v1', now(), 0, 'PROCESSED', now()
