@@ -211,7 +211,7 @@ func TestRunner_setLocal(t *testing.T) {
 	e := newEnv(t, processors.Spec{}, func(ctx context.Context, tx processors.Tx, ev processors.Event) error {
 		var now string
 		if err := tx.QueryRow(ctx, `select current_setting('shop.mood', true)`).Scan(&now); err != nil {
-			var none *string // never set in this session
+			var none *string // this connection has never set it
 			if err := tx.QueryRow(ctx, `select current_setting('shop.mood', true)`).Scan(&none); err != nil {
 				return err
 			}
